@@ -1,0 +1,454 @@
+"""The tile program: loops, roles, buffers and tile operations, with every scheduling decision as a value.
+
+## Meaning
+
+A program runs `grid.ctas` thread blocks (CTAs; workgroups on AMD).  `cta` numbers them.  The work is `grid.tiles` tiles; what a CTA
+does with its number is written out in the body as `let` lines, so a block map is ordinary arithmetic.  Each CTA runs
+every instance of every role concurrently: role `consumer : warpgroup x2 as wg` is two threads of control with wg = 0, 1.
+A program with one role of one instance is a plain sequential program.
+
+*Values.*  A buffer holds a tile: a dense array over named axes, of one dtype, once per stage.  Register buffers are private to a
+role instance; shared buffers belong to the CTA.  Integers are unbounded; f32 arithmetic rounds to nearest even; a store to
+a bf16, f16 or fp8 buffer rounds once.  Expressions broadcast over axes by name (see `ir.expr`).  A buffer starts undefined:
+reading what was never written is an error, as is reading or overwriting what an asynchronous operation still uses.
+
+*Accumulation.*  `Mma` contracts the axes that both operands have and the destination has not; products of the operands' rounded
+values are summed in f32 in an order the program does not fix.
+
+*Asynchrony.*  `Copy` and `Mma(queue=…)` start an operation and go on.  Its reads and writes happen at some time between
+the start and its completion.  It completes in one of two ways, and only this makes its effects visible:
+  - `Copy(signal=bar)`: it arrives once on that barrier when done (TMA with a transaction count);
+  - `queue="name"`: the role instance waits with `Await(queue, pending=n)`: all but the n youngest operations of this
+    instance's queue are then complete (wgmma groups, cp.async groups, AMD's vmcnt and lgkmcnt).
+
+*Barriers.*  `mbarrier`: counts `arrivals`, then flips its phase.  `Wait(parity=p)` passes when the phase of parity p has completed:
+with the phase number starting at 0, it blocks while `phase % 2 == p`.  So a consumer starts with parity 0, and a producer's
+first pass over empty slots with parity 1.  `named` (bar.sync, s_barrier): `Sync` arrives and blocks until `arrivals` participants
+have come; `Arrive` only counts.  One barrier of `stages` n is n independent barriers.
+
+*Order.*  Two accesses to the same shared element (or an asynchronous one to a register tile), at least one a write, must be ordered by
+program order, barriers or `Await`.  `ir.interp` checks this with vector clocks on every run, so a missing arrive, a swapped
+parity and an early release are found even where the interleaving that ran happened to be harmless.
+
+*Edges.*  A lane of `Load`, `Copy` whose `where` is false reads nothing and gives `other`; a lane of `Store` whose `where` is false writes nothing.
+Index expressions are in elements, per dimension of the tensor; strides belong to the call.  An index outside the tensor in a
+lane that is not masked off is an error.
+
+*Division of labour.*  Passes write programs; `ir.verify` says which are well formed; `ir.interp` runs them at every level; backends print
+them.  `note`, `layout`, `registers`, `warps`, `stages` of a loop and `Priority` never change a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from tilec.ir.attention import Dtype
+from tilec.ir.expr import Expr, Int
+
+Space = Literal["register", "shared"]
+Unit = Literal["block", "warp", "warpgroup", "wave"]
+Segment = Literal["all", "left", "full", "right"]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A tile axis.  `size` is a constant expression: an integer, or over the program's tile constants (`TQ`)."""
+
+    name: str
+    size: Expr
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a buffer lies in shared memory or over lanes, as data: `swizzle(bytes=128, major=d)`, `xor(unit=16, rows=8)`,
+    `fragment(mma=m64n128, operand=C)`.  Parameters are (name, value) pairs; values are integers or words."""
+
+    kind: str
+    params: tuple[tuple[str, int | str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A tile per stage.  No axes: one scalar.  `alias`: the buffer whose memory this one reuses."""
+
+    name: str
+    space: Space
+    dtype: Dtype
+    axes: tuple[Axis, ...]
+    stages: int = 1
+    layout: Layout | None = None
+    alias: str | None = None
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """`arrivals` complete one phase; `tx`: a Copy's bytes count too (its completion is one of the arrivals)."""
+
+    name: str
+    kind: Literal["mbarrier", "named"]
+    arrivals: int
+    stages: int = 1
+    tx: bool = False
+
+
+@dataclass(frozen=True)
+class Global:
+    """A tensor in device memory; `dims` are extents in elements, over the program's extents."""
+
+    name: str
+    mode: Literal["in", "out", "table", "counter"]
+    dtype: Dtype
+    dims: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Window:
+    """Part of a tile: lanes `start` … `start + size` of an axis."""
+
+    axis: str
+    start: Expr
+    size: Expr
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A buffer's stage, or windows of it, as source or destination of a tile operation."""
+
+    buffer: str
+    stage: Expr | None = None
+    windows: tuple[Window, ...] = ()
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One barrier of an array of them."""
+
+    name: str
+    stage: Expr = field(default_factory=lambda: Int(0))
+
+
+class Stmt:
+    """Base of all statements."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True)
+class Let(Stmt):
+    """Defines or reassigns a scalar of this role instance."""
+
+    name: str
+    value: Expr
+
+
+@dataclass(frozen=True)
+class Seek(Stmt):
+    """name = the least v in lo … hi for which `cond` (over `name`) holds, else hi; `cond` must be monotone in `name`.
+    Found by bisection: how a tile finds its sequence in packed storage, or a document's first key."""
+
+    name: str
+    lo: Expr
+    hi: Expr
+    cond: Expr
+
+
+@dataclass(frozen=True)
+class Compute(Stmt):
+    """dst = value, element by element, with reductions.  `during`: statements that stand in the middle of it, after
+    `after` of `of` element groups (where `wgmma.wait_group` lands in the exponentials is worth 10 %)."""
+
+    dst: Slot
+    value: Expr
+    during: tuple[Stmt, ...] = ()
+    after: int = 0
+    of: int = 0
+
+
+@dataclass(frozen=True)
+class Load(Stmt):
+    """dst = tensor[index] where `where`, else `other`; synchronous.  Lanes are those of dst's axes."""
+
+    dst: Slot
+    tensor: str
+    index: tuple[Expr, ...]
+    where: Expr | None = None
+    other: Expr = field(default_factory=lambda: Int(0))
+
+
+@dataclass(frozen=True)
+class Store(Stmt):
+    """tensor[index] = value where `where`, rounded to the tensor's dtype.  `axes`: the lanes."""
+
+    tensor: str
+    index: tuple[Expr, ...]
+    value: Expr
+    axes: tuple[str, ...]
+    where: Expr | None = None
+
+
+@dataclass(frozen=True)
+class Mma(Stmt):
+    """dst = a . b, or dst += a . b.  With a queue it is asynchronous."""
+
+    dst: Slot
+    a: Slot
+    b: Slot
+    accumulate: bool = False
+    queue: str | None = None
+
+
+@dataclass(frozen=True)
+class Copy(Stmt):
+    """Asynchronous Load into shared memory (TMA, cp.async, LDS-DMA).  Exactly one of `signal`, `queue`."""
+
+    dst: Slot
+    tensor: str
+    index: tuple[Expr, ...]
+    where: Expr | None = None
+    signal: Bar | None = None
+    queue: str | None = None
+
+
+@dataclass(frozen=True)
+class Await(Stmt):
+    """Waits until at most `pending` operations of this role instance's queue are in flight."""
+
+    queue: str
+    pending: int = 0
+
+
+@dataclass(frozen=True)
+class Wait(Stmt):
+    """Waits on an mbarrier for the phase of this parity."""
+
+    bar: Bar
+    parity: Expr
+
+
+@dataclass(frozen=True)
+class Arrive(Stmt):
+    """One arrival, without waiting."""
+
+    bar: Bar
+
+
+@dataclass(frozen=True)
+class Sync(Stmt):
+    """Arrival on a named barrier, and wait for the others."""
+
+    bar: Bar
+
+
+@dataclass(frozen=True)
+class Claim(Stmt):
+    """name = the next unclaimed number of a global counter (atomic add of one; the counter starts at `grid.ctas`)."""
+
+    name: str
+    counter: str
+
+
+@dataclass(frozen=True)
+class Priority(Stmt):
+    """Issue priority of this wave from here on (s_setprio)."""
+
+    level: int
+
+
+@dataclass(frozen=True)
+class Fence(Stmt):
+    """Orders this instance's earlier writes before other units' reads: `async_proxy` (before TMA reads shared memory)."""
+
+    kind: str
+
+
+@dataclass(frozen=True)
+class If(Stmt):
+    cond: Expr
+    then: tuple[Stmt, ...]
+    orelse: tuple[Stmt, ...] = ()
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Why a k loop may treat its tiles as it does.
+
+    Of the mask `formula` (over Var q, k; residue order already applied) and the query rows `rows` = [first, last]
+    (both expressions of the program), segment number `part` of the live keys is covered here: `full` tiles need no
+    mask, `left` and `right` apply it, `all` is an unsplit loop.  `because` is the constraint, for a reader."""
+
+    formula: Expr
+    rows: tuple[Expr, Expr]
+    segment: Segment
+    part: int
+    because: str
+
+
+@dataclass(frozen=True)
+class For(Stmt):
+    """for var in lo … hi (exclusive), or downwards from hi - 1 to lo when `down`.  `stages`: software pipelining left to the
+    toolchain (Triton)."""
+
+    var: str
+    lo: Expr
+    hi: Expr
+    body: tuple[Stmt, ...]
+    proof: Proof | None = None
+    stages: int | None = None
+    down: bool = False
+
+
+@dataclass(frozen=True)
+class While(Stmt):
+    cond: Expr
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True)
+class Cluster(Stmt):
+    """A named stretch of the body: `compute`, `memory` in a ping-pong schedule, `prologue`, `epilogue`."""
+
+    kind: str
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True)
+class Role:
+    """`count` instances of a unit, each bound to its number in `var`.  `registers`: per thread, after setmaxnreg."""
+
+    name: str
+    unit: Unit
+    count: int
+    body: tuple[Stmt, ...]
+    var: str | None = None
+    warps: int | None = None  # of a `block` role
+    registers: int | None = None
+    buffers: tuple[Buffer, ...] = ()  # register buffers, private to each instance
+
+
+@dataclass(frozen=True)
+class Grid:
+    """`tiles` units of work on `ctas` blocks; `order` names the block map whose `let` lines open the roles."""
+
+    tiles: Expr
+    ctas: Expr
+    order: str
+
+
+@dataclass(frozen=True)
+class Program:
+    """One kernel.  `tile`: named constants; `extents`: runtime scalars; `notes`: remarks printed as comments."""
+
+    name: str
+    target: str
+    tile: tuple[tuple[str, int], ...]
+    extents: tuple[str, ...]
+    tensors: tuple[Global, ...]
+    grid: Grid
+    buffers: tuple[Buffer, ...]  # shared
+    barriers: tuple[Barrier, ...]
+    roles: tuple[Role, ...]
+    notes: tuple[str, ...] = ()
+
+    def tensor(self, name: str) -> Global:
+        """The tensor of that name; KeyError if there is none."""
+        for t in self.tensors:
+            if t.name == name:
+                return t
+        raise KeyError(name)
+
+    def with_(self, **changes: object) -> Program:
+        """A copy with fields replaced."""
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+
+def blocks(s: Stmt) -> tuple[tuple[Stmt, ...], ...]:
+    """Nested statement lists."""
+    match s:
+        case For() | While() | Cluster():
+            return (s.body,)
+        case If():
+            return (s.then, s.orelse)
+        case Compute() if s.during:
+            return (s.during,)
+        case _:
+            return ()
+
+
+def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
+    """Every statement, parents first."""
+    for s in body:
+        yield s
+        for b in blocks(s):
+            yield from walk(b)
+
+
+def rewrite(body: tuple[Stmt, ...], rule: Callable[[Stmt], tuple[Stmt, ...] | None]) -> tuple[Stmt, ...]:
+    """Bottom-up rewriting of statements: after its nested lists, each is replaced by `rule(s)` unless that is None."""
+    out: list[Stmt] = []
+    for s in body:
+        match s:
+            case For() | While() | Cluster():
+                s = replace(s, body=rewrite(s.body, rule))
+            case If():
+                s = replace(s, then=rewrite(s.then, rule), orelse=rewrite(s.orelse, rule))
+            case Compute() if s.during:
+                s = replace(s, during=rewrite(s.during, rule))
+            case _:
+                ...
+        new = rule(s)
+        out += (s,) if new is None else new
+    return tuple(out)
+
+
+def map_exprs(s: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
+    """`s` with `f` applied to every expression directly in it (nested statements are left alone)."""
+
+    def slot(x: Slot) -> Slot:
+        return Slot(
+            x.buffer,
+            None if x.stage is None else f(x.stage),
+            tuple(Window(w.axis, f(w.start), f(w.size)) for w in x.windows),
+        )
+
+    def maybe(x: Expr | None) -> Expr | None:
+        return None if x is None else f(x)
+
+    def bar(x: Bar) -> Bar:
+        return Bar(x.name, f(x.stage))
+
+    match s:
+        case Let(name, value):
+            return Let(name, f(value))
+        case Seek(name, lo, hi, cond):
+            return Seek(name, f(lo), f(hi), f(cond))
+        case Compute():
+            return replace(s, dst=slot(s.dst), value=f(s.value))
+        case Load():
+            return replace(s, dst=slot(s.dst), index=tuple(map(f, s.index)), where=maybe(s.where), other=f(s.other))
+        case Store():
+            return replace(s, index=tuple(map(f, s.index)), value=f(s.value), where=maybe(s.where))
+        case Mma():
+            return replace(s, dst=slot(s.dst), a=slot(s.a), b=slot(s.b))
+        case Copy():
+            return replace(
+                s,
+                dst=slot(s.dst),
+                index=tuple(map(f, s.index)),
+                where=maybe(s.where),
+                signal=None if s.signal is None else bar(s.signal),
+            )
+        case Wait():
+            return replace(s, bar=bar(s.bar), parity=f(s.parity))
+        case Arrive() | Sync():
+            return replace(s, bar=bar(s.bar))
+        case If():
+            return replace(s, cond=f(s.cond))
+        case While():
+            return replace(s, cond=f(s.cond))
+        case For():
+            proof = s.proof and replace(s.proof, rows=(f(s.proof.rows[0]), f(s.proof.rows[1])))
+            return replace(s, lo=f(s.lo), hi=f(s.hi), proof=proof)
+        case _:
+            return s

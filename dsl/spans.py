@@ -1,0 +1,31 @@
+"""Places in a spec: half-open character ranges with line and column, and the width text takes on a terminal."""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+
+TAB = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Characters `start` … `end` (exclusive) of a source text; `line` and `column` are 1-based, of `start`."""
+
+    start: int
+    end: int
+    line: int
+    column: int
+
+
+def width(text: str) -> int:
+    """Columns that `text` takes on a terminal: wide East Asian characters take two, combining marks none."""
+    total = 0
+    for ch in text:
+        if ch == "\t":
+            total += TAB - total % TAB
+        elif unicodedata.combining(ch):
+            continue
+        else:
+            total += 2 if unicodedata.east_asian_width(ch) in "WF" else 1
+    return total
