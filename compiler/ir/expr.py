@@ -20,16 +20,17 @@ Kind = Literal["int", "float", "bool"]
 T = TypeVar("T")
 
 
+_POOL: WeakValueDictionary[Any, Any] = WeakValueDictionary()
+
+
 class Interned(type):
     """Makes `C(args)` return the one live instance with these field values (floats compared by their bits)."""
-
-    _pool: WeakValueDictionary[Any, Any] = WeakValueDictionary()
 
     def __call__(cls: type[T], *args: Any, **kwargs: Any) -> T:
         node = type.__call__(cls, *args, **kwargs)
         values = tuple(getattr(node, f.name) for f in fields(node))
         key = (cls, *(repr(v) if isinstance(v, float) else v for v in values))
-        found: T = Interned._pool.setdefault(key, node)
+        found: T = _POOL.setdefault(key, node)
         return found
 
 

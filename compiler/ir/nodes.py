@@ -2,9 +2,9 @@
 
 ## Meaning
 
-A program runs `grid.ctas` thread blocks (CTAs; workgroups on AMD).  `cta` numbers them.  The work is `grid.tiles` tiles; what a CTA
-does with its number is written out in the body as `let` lines, so a block map is ordinary arithmetic.  Each CTA runs
-every instance of every role concurrently: role `consumer : warpgroup x2 as wg` is two threads of control with wg = 0, 1.
+A program runs `grid.ctas` thread blocks (CTAs; workgroups on AMD).  `cta` numbers them.  The work is `grid.tiles`
+tiles; what a CTA does with its number is written out in the body as `let` lines, so a block map is ordinary arithmetic.
+Each CTA runs every instance of every role concurrently: role `consumer : warpgroup x2 as wg` is two threads of control with wg = 0, 1.
 A program with one role of one instance is a plain sequential program.
 
 *Values.*  A buffer holds a tile: a dense array over named axes, of one dtype, once per stage.  Register buffers are private to a
@@ -21,21 +21,22 @@ the start and its completion.  It completes in one of two ways, and only this ma
   - `queue="name"`: the role instance waits with `Await(queue, pending=n)`: all but the n youngest operations of this
     instance's queue are then complete (wgmma groups, cp.async groups, AMD's vmcnt and lgkmcnt).
 
-*Barriers.*  `mbarrier`: counts `arrivals`, then flips its phase.  `Wait(parity=p)` passes when the phase of parity p has completed:
-with the phase number starting at 0, it blocks while `phase % 2 == p`.  So a consumer starts with parity 0, and a producer's
+*Barriers.*  `mbarrier`: counts `arrivals`, then flips its phase.  `Wait(parity=p)` passes when the phase of parity p has
+completed: with the phase number starting at 0, it blocks while `phase % 2 == p`.  So a consumer starts with parity 0, and a producer's
 first pass over empty slots with parity 1.  `named` (bar.sync, s_barrier): `Sync` arrives and blocks until `arrivals` participants
 have come; `Arrive` only counts.  One barrier of `stages` n is n independent barriers.
 
-*Order.*  Two accesses to the same shared element (or an asynchronous one to a register tile), at least one a write, must be ordered by
-program order, barriers or `Await`.  `ir.interp` checks this with vector clocks on every run, so a missing arrive, a swapped
+*Order.*  Two accesses to the same shared element (or an asynchronous one to a register tile), at least one a write, must
+be ordered by program order, barriers or `Await`.  `ir.interp` checks this with vector clocks on every run, so a missing arrive, a swapped
 parity and an early release are found even where the interleaving that ran happened to be harmless.
 
-*Edges.*  A lane of `Load`, `Copy` whose `where` is false reads nothing and gives `other`; a lane of `Store` whose `where` is false writes nothing.
+*Edges.*  A lane of `Load` or `Copy` whose `where` is false reads nothing and gives `other`; a lane of `Store` whose `where`
+is false writes nothing.
 Index expressions are in elements, per dimension of the tensor; strides belong to the call.  An index outside the tensor in a
 lane that is not masked off is an error.
 
-*Division of labour.*  Passes write programs; `ir.verify` says which are well formed; `ir.interp` runs them at every level; backends print
-them.  `note`, `layout`, `registers`, `warps`, `stages` of a loop and `Priority` never change a result.
+*Division of labour.*  Passes write programs; `ir.verify` says which are well formed; `ir.interp` runs them at every level;
+backends print them.  `notes`, `layout`, `registers`, `warps`, `stages` of a loop and `Priority` never change a result.
 """
 
 from __future__ import annotations
