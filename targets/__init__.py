@@ -1,0 +1,5 @@
+"""Machines as data."""
+
+from tilec.targets.load import NAMES, Backend, Target, all_targets, device_target, target
+
+__all__ = ["NAMES", "Backend", "Target", "all_targets", "device_target", "target"]
