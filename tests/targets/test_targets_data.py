@@ -81,7 +81,7 @@ def test_fp8_flavour():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "near"), [("sm_90a", "sm90"), ("gfx-942", "gfx942"), ("SM90", "sm90"), ("cuda", None)]
+    ("wrong", "near"), [("sm_90a", "sm90"), ("gfx-942", "gfx942"), ("SM90", "sm90"), ("vulkan", None)]
 )
 def test_unknown_target_names_the_nearest(wrong, near):
     with pytest.raises(TargetFault) as caught:
