@@ -1,0 +1,166 @@
+"""What a backend is: a compiler from an Attention to an Artifact, and a launcher that runs an Artifact on a device.
+
+    Attention, target, schedule, variant --compile--> Artifact --launch.load--> Launcher --call--> outputs
+
+`compile` needs no device and no torch; an Artifact is bytes and text, so it can be cached, shipped beside a generated
+module and read by a person.  The launch half lives in `backends/<name>/launch.py`, found by name, and exports
+
+    def load(artifact: Artifact, signature: Signature, device: torch.device) -> Launcher
+
+so that a generated module gets it without importing the compile half.
+
+## Variants
+
+One spec becomes one binary per Variant.  `constants` are values of the symbols that a tile needs as numbers
+(`Signature.constants`: head dims, group sizes).  `features` are facts about the tensors of the call that a backend may
+compile for; the runtime computes them once per call shape and keeps those that `Backend.features` lists:
+
+    aligned   every tensor's base address and every stride but the last is a multiple of 16 bytes
+    narrow    every element offset of every tensor fits in a signed 32-bit integer
+
+A variant without a feature must be correct for every legal call; a feature only permits faster code.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+
+from tilec.dsl.faults import TargetFault
+
+if TYPE_CHECKING:
+    import torch
+
+    from tilec.backends.runtime.checks import Bound
+    from tilec.backends.runtime.signature import Signature
+    from tilec.ir.attention import Attention
+    from tilec.schedule import Schedule
+
+Feature = Literal["aligned", "narrow"]
+BACKENDS = ("triton", "cpu")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What one binary is specialised for."""
+
+    constants: tuple[tuple[str, int], ...] = ()
+    features: frozenset[str] = frozenset()
+
+    def __str__(self) -> str:
+        return " ".join([*(f"{n}={v}" for n, v in self.constants), *sorted(self.features)]) or "general"
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A compiled kernel of one target and variant.
+
+    `sources`: file name -> text (the printed program, CUDA C++, Triton).  `binaries`: file name -> bytes (cubin, code object).
+    `metadata`: JSON values that the launcher needs and `explain` shows: entry names, grid, shared memory, registers."""
+
+    kernel: str
+    target: str
+    backend: str
+    variant: Variant = Variant()
+    sources: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    binaries: Mapping[str, bytes] = field(default_factory=dict)
+
+    def describe(self) -> str:
+        """A few lines for a person: what it is, what it is specialised for, the files and the metadata."""
+        sizes = [f"{n} ({len(t.splitlines())} lines)" for n, t in self.sources.items()]
+        sizes += [f"{n} ({len(b)} bytes)" for n, b in self.binaries.items()]
+        facts = [f"  {k}: {json.dumps(v)}" for k, v in self.metadata.items()]
+        return "\n".join(
+            [f"{self.kernel} for {self.target} by {self.backend}, {self.variant}", "  " + ", ".join(sizes), *facts]
+        )
+
+    def to_files(self) -> dict[str, bytes]:
+        """The artifact as files; `from_files` reads them back to an equal artifact."""
+        head = {
+            "kernel": self.kernel,
+            "target": self.target,
+            "backend": self.backend,
+            "constants": list(self.variant.constants),
+            "features": sorted(self.variant.features),
+            "sources": list(self.sources),
+            "metadata": dict(self.metadata),
+        }
+        files = {"artifact.json": json.dumps(head, indent=1).encode()}
+        files |= {n: t.encode() for n, t in self.sources.items()}
+        return files | dict(self.binaries)
+
+    @staticmethod
+    def from_files(files: Mapping[str, bytes]) -> Artifact:
+        """The artifact that `to_files` wrote."""
+        head = json.loads(files["artifact.json"])
+        text = set(head["sources"])
+        return Artifact(
+            kernel=head["kernel"],
+            target=head["target"],
+            backend=head["backend"],
+            variant=Variant(tuple((n, v) for n, v in head["constants"]), frozenset(head["features"])),
+            sources={n: files[n].decode() for n in head["sources"]},
+            metadata=head["metadata"],
+            binaries={n: b for n, b in files.items() if n != "artifact.json" and n not in text},
+        )
+
+
+class Backend(Protocol):
+    """The compile half.  Each package `tilec.backends.<name>` exports one as `BACKEND`."""
+
+    name: str
+    targets: frozenset[str]
+    features: frozenset[Feature]
+
+    def toolchain(self, target: str) -> Mapping[str, str]:
+        """Names and versions of the tools that `compile` uses, for the cache key.  Raises TargetFault E09 when one is missing."""
+        ...
+
+    def compile(self, attn: Attention, target: str, schedule: Schedule, variant: Variant) -> Artifact:
+        """Compiles.  `attn` has `variant.constants` substituted already.  Raises ScheduleFault or TargetFault."""
+        ...
+
+
+class Launcher(Protocol):
+    """A kernel loaded on one device.  Called with the device current; uses the current stream.
+
+    `tensors` are the arguments in the signature's order, `outputs` those of the signature, already allocated and not empty.
+    One `bound` object stands for all calls of equal metadata, so what depends on shapes and strides alone is worth keeping
+    in `bound.memo`.  A call never synchronises and never allocates an amount that depends on device data."""
+
+    def __call__(self, bound: Bound, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None: ...
+
+
+class Differentiable(Launcher, Protocol):
+    """A launcher whose kernel has a backward on this target."""
+
+    def backward(
+        self,
+        bound: Bound,
+        tensors: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+        d_outputs: Sequence[torch.Tensor | None],
+        d_inputs: Sequence[torch.Tensor],
+    ) -> None:
+        """Fills `d_inputs`, one per name of `Signature.gradients`, of the shape and dtype of that argument; `d_outputs` is one
+        per output, None for one that nothing depends on."""
+        ...
+
+
+Load = Callable[[Artifact, "Signature", "torch.device"], Launcher]
+
+
+def backend(name: str) -> Backend:
+    """The compile half of that name.  Raises TargetFault E0910 for an unknown one."""
+    if name not in BACKENDS:
+        raise TargetFault("E0910", f"there is no backend `{name}`", hint=f"one of {', '.join(BACKENDS)}")
+    return cast("Backend", import_module(f"tilec.backends.{name}").BACKEND)
+
+
+def launch_half(name: str) -> Load:
+    """`load` of that backend's `launch.py`."""
+    return cast("Load", import_module(f"tilec.backends.{name}.launch").load)
