@@ -29,6 +29,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tilec.dsl.spans import Span
+from tilec.ir.build import add, mul
 from tilec.ir.expr import Expr, Fetch, Int, Kind, Var
 
 Slot = Literal["query", "key", "value", "output", "lse", "param", "bias", "sink", "table"]
@@ -87,7 +88,7 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Dropout:
-    """Each weight is kept with probability 1 - p and divided by 1 - p; see `uniform` in `ir.expr` for the bits."""
+    """Each weight is kept where `uniform` >= p (as f32) and divided by 1 - p; see `ir.expr` for the bits."""
 
     p: float
 
@@ -156,6 +157,15 @@ class Attention:
             if isinstance(i.extent, Var):
                 seen.setdefault(i.extent.name)
         return tuple(seen)
+
+    @property
+    def dropout_words(self) -> tuple[Expr, Expr]:
+        """Arguments b and h of `uniform`: the first outer index, and the others flattened row-major (0 if there is none)."""
+        first, *others = self.outer or (Index("", Int(0)),)
+        word: Expr = Int(0)
+        for i in others:
+            word = add(mul(word, i.extent), Var(i.name))
+        return (Var(first.name) if first.name else Int(0)), word
 
     @property
     def kinds(self) -> dict[str, Kind]:

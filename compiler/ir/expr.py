@@ -153,8 +153,8 @@ OPS: dict[str, OpSpec] = {
     "log2": OpSpec(1, "float"),
     "sqrt": OpSpec(1, "float"),
     "float": OpSpec(1, "float"),  # integer to f32, round to nearest
-    # uniform(seed, offset, b, h, q, k): Philox4x32-10 with key `seed` and counter (k, q, h, b ^ offset-mixed word),
-    # first output word scaled to [0, 1).  The same bits on every target and in both passes.
+    # uniform(seed, offset, b, h, q, k): Philox4x32-10 with key (seed low, seed high + offset) and counter (k, q, h, b);
+    # the upper 24 bits of the first output word, times 2**-24.  The same bits on every target and in both passes.
     "uniform": OpSpec(6, "float"),
 }
 
