@@ -15,10 +15,17 @@ One spec becomes one binary per Variant.  `constants` are values of the symbols 
 (`Signature.constants`: head dims, group sizes).  `features` are facts about the tensors of the call that a backend may
 compile for; the runtime computes them once per call shape and keeps those that `Backend.features` lists:
 
-    aligned   every tensor's base address and every stride but the last is a multiple of 16 bytes
+    aligned   base address and every stride but the last of each query, key, value and output: multiples of 16 bytes
     narrow    every element offset of every tensor fits in a signed 32-bit integer
 
 A variant without a feature must be correct for every legal call; a feature only permits faster code.
+
+## What a launcher may assume of the tensors
+
+Checked before it is called: dtypes, extents, one device.  The last dimension of every query, key and value is contiguous
+(stride 1, or extent at most 1); every other stride is arbitrary, 0 included.  Params, biases and sinks have arbitrary strides.
+Tables are contiguous.  Outputs are contiguous unless the caller brought its own (`Bound.output_strides` tells), never
+overlap themselves, and their last dimension is contiguous.
 """
 
 from __future__ import annotations
@@ -27,6 +34,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from tilec.dsl.faults import TargetFault
@@ -40,7 +48,6 @@ if TYPE_CHECKING:
     from tilec.schedule import Schedule
 
 Feature = Literal["aligned", "narrow"]
-BACKENDS = ("triton", "cpu")
 
 
 @dataclass(frozen=True)
@@ -113,7 +120,6 @@ class Backend(Protocol):
     """The compile half.  Each package `tilec.backends.<name>` exports one as `BACKEND`."""
 
     name: str
-    targets: frozenset[str]
     features: frozenset[Feature]
 
     def toolchain(self, target: str) -> Mapping[str, str]:
@@ -155,9 +161,11 @@ Load = Callable[[Artifact, "Signature", "torch.device"], Launcher]
 
 
 def backend(name: str) -> Backend:
-    """The compile half of that name.  Raises TargetFault E0910 for an unknown one."""
-    if name not in BACKENDS:
-        raise TargetFault("E0910", f"there is no backend `{name}`", hint=f"one of {', '.join(BACKENDS)}")
+    """The compile half of that name; which backends serve a target is the target's to say.
+
+    Raises TargetFault E0910 where this installation has no such backend."""
+    if find_spec(f"tilec.backends.{name}") is None:
+        raise TargetFault("E0910", f"this installation has no backend `{name}`")
     return cast("Backend", import_module(f"tilec.backends.{name}").BACKEND)
 
 

@@ -1,0 +1,55 @@
+"""Every `TILEC_*` environment variable, read here and nowhere else.
+
+    TILEC_CACHE      directory of compiled kernels; default `~/.cache/tilec`.  `off` keeps them in memory only.
+    TILEC_DEBUG      `1`: every call also checks the *values* of tables and of params with facts, which synchronises with
+                     the device.  Calls on CPU tensors always do.
+    TILEC_BACKEND    the backend to compile with where a call of `tilec.load` does not name one.
+    TILEC_LOCK_WAIT  seconds to wait for another process that is compiling the same kernel before compiling it too;
+                     default 120.
+
+They are read when a kernel is loaded or meets a new call shape, never in between.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilec.dsl.faults import CallFault
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The variables' values.  `cache` None: in memory only."""
+
+    cache: Path | None
+    debug: bool
+    backend: str | None
+    lock_wait: float
+
+
+def settings() -> Settings:
+    """The environment as it is now.  Raises CallFault E1060 for a value that cannot be read."""
+    wait = os.environ.get("TILEC_LOCK_WAIT", "120")
+    try:
+        lock_wait = float(wait)
+    except ValueError:
+        raise CallFault("E1060", f"TILEC_LOCK_WAIT is `{wait}`, which is not a number of seconds") from None
+    return Settings(
+        cache=_cache(os.environ.get("TILEC_CACHE", "")),
+        debug=os.environ.get("TILEC_DEBUG", "") not in ("", "0"),
+        backend=os.environ.get("TILEC_BACKEND") or None,
+        lock_wait=lock_wait,
+    )
+
+
+def _cache(text: str) -> Path | None:
+    if text == "off":
+        return None
+    if text:
+        return Path(text).expanduser()
+    try:
+        return Path.home() / ".cache" / "tilec"
+    except RuntimeError:  # no HOME and no entry in the password database
+        return None
