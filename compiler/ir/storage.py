@@ -45,7 +45,7 @@ def length_of(attn: Attention, index: Index) -> Expr:
 def axis_index(attn: Attention, e: Expr) -> Index | None:
     """The sequence index (q or k) that a tensor dimension runs over, if any."""
     names = free_vars(e) & {attn.q, attn.k}
-    return attn.index(names.pop()) if len(names) == 1 and isinstance(e, Var) else None
+    return attn.index(next(iter(names))) if len(names) == 1 and isinstance(e, Var) else None
 
 
 def dimension(attn: Attention, e: Expr) -> Expr:
