@@ -1,0 +1,62 @@
+"""How much shared memory the tiles of a schedule take: the sum that `explain` shows and E0803 refuses.
+
+    NVIDIA   Q stays in shared memory for the whole loop; K and V have one tile per stage each
+    AMD      Q lies in registers; one of the stages of K and V is on its way through registers
+
+The sums are what Triton's pipeliner allocates for the loop this compiler writes, layout conversions aside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilec.ir.attention import BYTES, Attention
+from tilec.ir.expr import Int
+from tilec.targets import Target
+
+
+@dataclass(frozen=True)
+class Budget:
+    """`parts`: (what, bytes each, how many).  `limit`: what a block of the target can have."""
+
+    parts: tuple[tuple[str, int, int], ...]
+    limit: int
+
+    @property
+    def total(self) -> int:
+        return sum(size * count for _, size, count in self.parts)
+
+    @property
+    def fits(self) -> bool:
+        return self.total <= self.limit
+
+    def __str__(self) -> str:
+        terms = [f"{what} {f'{count} x ' if count != 1 else ''}{size:,}" for what, size, count in self.parts]
+        return " + ".join(terms) + f" = {self.total:,} of {self.limit:,} bytes"
+
+
+def width(attn: Attention, index: str) -> int | None:
+    """Extent of an index padded to the power of two a tile has, or None while it is a symbol."""
+    extent = attn.index(index).extent
+    return max(16, 1 << (extent.value - 1).bit_length()) if isinstance(extent, Int) else None
+
+
+def shared_memory(attn: Attention, target: Target, q: int, k: int, stages: int) -> Budget | None:
+    """The sum for tiles of `q` query rows and `k` keys; None while a head dim is a symbol."""
+    keys: dict[str, int] = {}
+    queries = 0
+    for (query, key), d in zip(attn.pairs, attn.contracted, strict=True):
+        size = width(attn, d)
+        if size is None:
+            return None
+        queries += q * size * BYTES[attn.tensor(query).dtype]
+        keys[key] = k * size * BYTES[attn.tensor(key).dtype]
+    if attn.value not in keys:
+        size = width(attn, attn.feature)
+        if size is None:
+            return None
+        keys[attn.value] = k * size * BYTES[attn.tensor(attn.value).dtype]
+    copies = max(1, stages - 1) if target.vendor == "amd" else stages
+    parts = [] if target.vendor == "amd" else [("queries", queries, 1)]
+    parts += [(name, size, copies) for name, size in keys.items()]
+    return Budget(tuple(parts), target.shared_memory)

@@ -1,0 +1,154 @@
+"""The `tilec` command.  Results go to stdout, everything else to stderr.
+
+Exit codes: 0 done; 1 the spec, its schedule or a result is wrong; 2 the command line is wrong.
+
+Nothing heavy is imported here: a command imports what it runs, so that `tilec check` answers at once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tilec.dsl.faults import Fault, Faults
+from tilec.terminal import as_data, faults_of, report, show_json, show_table
+
+if TYPE_CHECKING:
+    from tilec.frontend import Spec
+    from tilec.ir.attention import Attention
+
+
+class Commands(click.Group):
+    """Turns faults into messages and exit code 1; prints them as JSON where `--json` was given."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (Fault, Faults) as error:
+            faults = faults_of(error)
+            if ctx.meta.get("json"):
+                show_json({"ok": False, "faults": [as_data(f) for f in faults]})
+            else:
+                report(faults)
+            ctx.exit(1)
+
+
+def _bindings(ctx: click.Context, param: click.Parameter, value: Any) -> dict[str, int]:
+    """`B=2,M=300`, given any number of times: extents by symbol."""
+    out: dict[str, int] = {}
+    texts = value if isinstance(value, tuple) else (value or "",)
+    for part in (p for text in texts for p in text.split(",") if p.strip()):
+        name, equals, size = part.partition("=")
+        if not equals or not name.strip().isidentifier() or not size.strip().isdigit():
+            raise click.BadParameter(f"`{part.strip()}` is not NAME=SIZE", ctx, param)
+        out[name.strip()] = int(size)
+    return out
+
+
+def _remember_json(ctx: click.Context, _: click.Parameter, on: bool) -> bool:
+    ctx.meta["json"] = on
+    return on
+
+
+SPEC = click.argument("path", metavar="SPEC", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+JSON = click.option("--json", "as_json", is_flag=True, is_eager=True, callback=_remember_json, help="Print JSON.")
+TARGET = click.option("--target", help="sm90, gfx942, … (default: this machine's GPU, else cpu).")
+KERNEL = click.option("--kernel", help="Which kernel, where the file has several.")
+BACKEND = click.option("--backend", help="Instead of the target's first: triton, cuda, hip, cpu.")
+SET = click.option("--set", "constants", multiple=True, callback=_bindings, help="Constants: --set D=128.")
+SHAPE = click.option("--shape", callback=_bindings, help="Extents of the call: B=2,M=300,N=300.")
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="tilec")
+def main() -> None:
+    """Compiles .tile specs of attention variants into GPU kernels."""
+
+
+def _kernels(spec: Spec, name: str | None) -> tuple[Attention, ...]:
+    if name is None:
+        return spec.kernels
+    try:
+        return (spec.kernel(name),)
+    except KeyError:
+        names = ", ".join(k.name for k in spec.kernels)
+        raise click.UsageError(f"{spec.source.path} has no kernel `{name}`; it has {names}") from None
+
+
+def _one(spec: Spec, name: str | None) -> Attention:
+    found = _kernels(spec, name)
+    if len(found) > 1:
+        raise click.UsageError(f"choose one with --kernel: {', '.join(k.name for k in found)}")
+    return found[0]
+
+
+@main.command()
+@SPEC
+@click.option("--target", help="Also check that this target and its first backend can honour the schedule.")
+@BACKEND
+@JSON
+def check(path: Path, target: str | None, backend: str | None, as_json: bool) -> None:
+    """Checks a spec: every mistake at once, each with its place."""
+    from tilec.frontend import read_spec
+    from tilec.legality import check_spec
+
+    spec = read_spec(path)
+    check_spec(spec, target, backend)
+    if as_json:
+        show_json(
+            {"ok": True, "kernels": [k.name for k in spec.kernels], "faults": [as_data(w) for w in spec.warnings]}
+        )
+        return
+    if spec.warnings:
+        report(list(spec.warnings))
+    for kernel in spec.kernels:
+        click.echo(f"{path}: {kernel.name}: ok")
+
+
+@main.command()
+@click.argument(
+    "paths", metavar="SPEC…", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
+@click.option("--check", "only_check", is_flag=True, help="Change nothing; exit 1 if something would change.")
+def fmt(paths: tuple[Path, ...], only_check: bool) -> None:
+    """Rewrites specs in the standard form."""
+    from tilec.dsl.format import format_text
+
+    stale = 0
+    for path in paths:
+        text = path.read_text(encoding="utf-8")
+        formatted = format_text(text, str(path))
+        if formatted == text:
+            continue
+        stale += 1
+        if only_check:
+            click.echo(f"{path}: would be reformatted", err=True)
+        else:
+            path.write_text(formatted, encoding="utf-8")
+            click.echo(f"{path}: reformatted", err=True)
+    if only_check and stale:
+        raise SystemExit(1)
+
+
+@main.command("targets")
+@click.argument("name", required=False)
+@JSON
+def list_targets(name: str | None, as_json: bool) -> None:
+    """Lists the targets, or one target's numbers with their sources."""
+    from tilec.targets import all_targets, target
+    from tilec.targets.show import as_table, data_of, rows_of
+
+    if name is None:
+        if as_json:
+            show_json([data_of(t) for t in all_targets()])
+        else:
+            show_table(as_table(all_targets()))
+        return
+    one = target(name)
+    if as_json:
+        show_json(data_of(one))
+        return
+    for field, value, source in rows_of(one):
+        click.echo(f"{field:24} {value:>16}  {source}")

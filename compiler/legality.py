@@ -1,0 +1,293 @@
+"""Whether a target and a backend can honour a schedule.  A line that cannot be honoured is an error, never a no-op.
+
+    E0803  tiles and stages need more shared memory than the target has
+    E0810  the target has no hardware for it: `warps specialized` on gfx942, `cluster` on sm80
+    E0811  the backend leaves that decision to its toolchain, or the native backend it needs is not in this version
+    E0812  a tile size that the backend cannot take
+    E0813  `order residue` on a mask without one congruence
+    E0903  a backend that the target does not have
+    E0904  a dtype that the target does not have
+
+The nearest legal line is the hint.  All mistakes of a schedule are reported at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tilec.budget import shared_memory
+from tilec.dsl.faults import Fault, Faults, ScheduleFault, Source, TargetFault
+from tilec.dsl.spans import Span
+from tilec.ir.attention import Attention
+from tilec.schedule import Schedule, Strategy
+from tilec.targets import Backend, Target, target
+
+if TYPE_CHECKING:
+    from tilec.frontend import Spec
+
+LEAST_TILE = 16  # rows of the smallest matrix instruction on every target
+LARGEST_TILE = 512
+MAX_WARPS = 16
+
+# What the portable backends leave to Triton, by schedule statement.
+LEFT_TO_TRITON = {
+    "overlap": "the order of the two products inside the loop",
+    "split": "splitting keys over blocks",
+    "cluster": "clusters",
+}
+
+
+@dataclass(frozen=True)
+class _Case:
+    """What every rule may look at."""
+
+    attn: Attention
+    schedule: Schedule
+    target: Target
+    backend: Backend
+    source: Source | None
+
+    def at(self, *names: str) -> Span | None:
+        return next((self.schedule.spans[n] for n in names if n in self.schedule.spans), None)
+
+    def fault(self, code: str, message: str, span: Span | None, note: str | None, hint: str | None) -> Fault:
+        return ScheduleFault(code, message, span, note=note, hint=hint, source=self.source)
+
+
+def choose_backend(target: Target, name: str | None = None) -> Backend:
+    """The backend of that name, or the target's first available one.  TargetFault E0903 where there is none."""
+    if name is None:
+        return target.default_backend
+    found = target.backend(name)
+    there = ", ".join(f"`{b.name}`" for b in target.backends if b.available)
+    if found is None:
+        raise TargetFault("E0903", f"`{name}` is not a backend of {target.name}", hint=f"it has {there}")
+    if not found.available:
+        raise TargetFault(
+            "E0903",
+            f"{target.name} has no `{name}` backend in this version",
+            note=found.because,
+            hint=f"it has {there}",
+        )
+    return found
+
+
+def check_target(attn: Attention, target: Target, source: Source | None = None) -> None:
+    """Raises Faults of E0904 for each tensor whose dtype the target cannot hold."""
+    faults: list[Fault] = [
+        TargetFault(
+            "E0904",
+            f"{target.name} has no {t.dtype}",
+            t.span,
+            hint=f"it has {', '.join(sorted(target.dtypes))}",
+            source=source,
+        )
+        for t in attn.tensors
+        if t.dtype not in target.dtypes
+    ]
+    if faults:
+        raise Faults(faults)
+
+
+def check_schedule(
+    attn: Attention, schedule: Schedule, target: Target, backend: Backend, source: Source | None = None
+) -> None:
+    """Raises Faults with every line of `schedule` that `target` and `backend` cannot honour, in source order."""
+    found = list(_faults(_Case(attn, schedule, target, backend, source)))
+    if found:
+        raise Faults(sorted(found, key=lambda f: f.span.start if f.span else -1))
+
+
+def target_faults(attn: Attention, schedule: Schedule, target: Target, source: Source | None = None) -> list[Fault]:
+    """Only what no backend of the target could honour: what `tilec check` says of a schedule it is not to compile."""
+    case = _Case(attn, schedule, target, target.default_backend, source)
+    return [f for f in _faults(case) if f.code != "E0811"]
+
+
+def _faults(case: _Case) -> Iterator[Fault]:
+    yield from _tiles(case)
+    yield from _warps(case)
+    yield from _lines(case)
+    yield from _map(case)
+    yield from _residue(case)
+    yield from _budget(case)
+
+
+def _tiles(case: _Case) -> Iterator[Fault]:
+    tiled = (case.attn.q, case.attn.k)
+    pinned = [("tile", name, (size,)) for name, size in case.schedule.tile]
+    for line, name, sizes in [*pinned, *(("choices", n, s) for n, s in case.schedule.choices)]:
+        span = case.at(f"{line}.{name}", line)
+        if name not in tiled:
+            hint = f"tiles are of {tiled[0]} and {tiled[1]}: every other index is one value or whole"
+            yield case.fault("E0812", f"`{name}` cannot be tiled", span, None, hint)
+            continue
+        for size in sizes:
+            if LEAST_TILE <= size <= LARGEST_TILE and size & (size - 1) == 0:
+                continue
+            near = min((1 << p for p in range(4, 10)), key=lambda n: (abs(n - size), n))
+            note = f"tile sizes are powers of two from {LEAST_TILE} to {LARGEST_TILE}"
+            yield case.fault("E0812", f"a tile of {size} is not legal", span, note, f"`{name} = {near}` is the nearest")
+
+
+def _warps(case: _Case) -> Iterator[Fault]:
+    strategy = case.schedule.warps
+    if strategy is None:
+        return
+    written, span, target = _written(strategy), case.at("warps"), case.target
+    if strategy.name == "split_q":
+        count = strategy.get("warp") or 4
+        if count < 1 or count > MAX_WARPS or count & (count - 1):
+            near = min((1, 2, 4, 8, 16), key=lambda n: (abs(n - count), n))
+            note = f"the number of warps is a power of two up to {MAX_WARPS}"
+            yield case.fault("E0810", f"`{written}` is not legal", span, note, f"`split_q({near})` is the nearest")
+        return
+    lack = _lacking(strategy, target)
+    if lack is not None:
+        note, hint = lack
+        yield case.fault("E0810", f"{target.name} cannot take `warps {strategy.name}`", span, note, hint)
+        return
+    yield _needs_native(case, f"warps {written}", span, "which warp does what", "`warps split_q(4)`")
+
+
+def _lacking(strategy: Strategy, target: Target) -> tuple[str, str] | None:
+    """Why the machine cannot run this partition, and the nearest one; None if it can."""
+    waves = "`ping_pong(wave = 8)` is the nearest"
+    split = "`split_q(4)` is the nearest"
+    if strategy.name == "specialized" and "register_trade" not in target.features:
+        hint = waves if "waves" in target.features else split
+        noun = "waves" if target.vendor == "amd" else "warps"
+        return f"{noun} cannot trade registers on this target", hint
+    if strategy.name == "ping_pong":
+        if strategy.get("consumer") is not None and "register_trade" not in target.features:
+            return "consumers need a producer, and warps cannot trade registers on this target", (
+                waves if "waves" in target.features else split
+            )
+        if strategy.get("wave") is not None and "waves" not in target.features:
+            near = "`ping_pong(consumer = 2)` is the nearest" if "register_trade" in target.features else split
+            return "waves of 64 with priorities are AMD's", near
+    return None
+
+
+def _written(strategy: Strategy) -> str:
+    inside = ", ".join(str(v) if k == "warp" else f"{k} = {v}" for k, v in strategy.args)
+    return f"{strategy.name}({inside})" if inside else strategy.name
+
+
+def _needs_native(case: _Case, line: str, span: Span | None, what: str, instead: str | None) -> Fault:
+    """The line is the native backend's to honour."""
+    native = next((b for b in case.target.backends if b.native), None)
+    message = f"the {case.backend.name} backend cannot honour `{line}`"
+    triton = case.backend.name == "triton"
+    note = f"it leaves {what} to Triton" if triton else f"it runs one thread of control, where {what} says nothing"
+    if native is not None and not native.available:
+        note += f"; the {native.name} backend of {case.target.name}, which would decide it, is not in this version"
+    hint = "remove the line" + (f", or write {instead}" if instead else "")
+    return case.fault("E0811", message, span, note, hint)
+
+
+def _lines(case: _Case) -> Iterator[Fault]:
+    s, target = case.schedule, case.target
+    if s.cluster is not None:
+        if "cluster" not in target.features:
+            hint = "remove the line, or move it to a schedule for sm90"
+            note = "blocks that share a multicast copy are sm90's and later"
+            yield case.fault("E0810", f"{target.name} has no clusters", case.at("cluster"), note, hint)
+        else:
+            yield _needs_native(case, f"cluster {s.cluster}", case.at("cluster"), LEFT_TO_TRITON["cluster"], None)
+    if s.overlap is not None:
+        line = f"overlap {'on' if s.overlap else 'off'}"
+        yield _needs_native(case, line, case.at("overlap"), LEFT_TO_TRITON["overlap"], None)
+    if s.split is not None:
+        name, count = s.split
+        line = f"split {name} = {'auto' if count is None else count}"
+        yield _needs_native(case, line, case.at("split"), LEFT_TO_TRITON["split"], None)
+    if s.rescale is not None and s.rescale[0] == "conditional":
+        line = f"rescale conditional {s.rescale[1] or 0:g}"
+        what = "branches on a warp's vote"
+        yield _needs_native(case, line, case.at("rescale"), what, "`rescale delayed`")
+    if s.skip == "table":
+        yield _needs_native(case, "skip table", case.at("skip"), "tables of tiles", "`skip proved`")
+
+
+def _map(case: _Case) -> Iterator[Fault]:
+    if case.schedule.map is None:
+        return
+    kind, by = case.schedule.map
+    span = case.at("map")
+    if kind == "xcd" and case.target.xcds == 1:
+        note = f"{case.target.name} has one L2 for all blocks"
+        hint = "`map longest_first` is the nearest; `map xcd` belongs in a schedule for gfx942"
+        yield case.fault("E0810", f"{case.target.name} has no XCDs", span, note, hint)
+    if kind == "xcd" and by is not None and by not in {i.name for i in case.attn.outer}:
+        names = ", ".join(f"`{i.name}`" for i in case.attn.outer)
+        yield case.fault("E0810", f"`{by}` does not number independent problems", span, None, f"write one of {names}")
+
+
+def _residue(case: _Case) -> Iterator[Fault]:
+    order = case.schedule.order
+    if order is None or "residue" not in order:
+        return
+    from tilec.arith.formula import normalise
+    from tilec.arith.residue import residue_of
+
+    attn = case.attn
+    normal = normalise(attn.mask, q=attn.q, k=attn.k, params={t.name: t.facts for t in attn.tensors})
+    if residue_of(normal) is None:
+        note = f"no single `({attn.q} - {attn.k}) % T == c` holds for every live position of this mask"
+        yield case.fault("E0813", "`order residue` needs a congruence", case.at("order"), note, "remove the line")
+
+
+def _budget(case: _Case) -> Iterator[Fault]:
+    """Refuses only if no completion of what is pinned fits: what is not pinned can be as small as tiles are."""
+    s, attn, target = case.schedule, case.attn, case.target
+    tile, choices = dict(s.tile), dict(s.choices)
+    q = tile.get(attn.q) or min(choices.get(attn.q, (LEAST_TILE,)))
+    k = tile.get(attn.k) or min(choices.get(attn.k, (LEAST_TILE,)))
+    stages = s.stages or 1
+    budget = shared_memory(attn, target, q, k, stages)
+    if budget is None or budget.fits:
+        return
+    hints = [f"`stages {n}`" for n in range(stages - 1, 0, -1) if _fits(case, q, k, n)][:1]
+    hints += [f"`{attn.k} = {n}`" for n in _halves(k) if _fits(case, q, n, stages)][:1]
+    hints += [f"`{attn.q} = {n}`" for n in _halves(q) if _fits(case, n, k, stages)][:1]
+    message = f"this schedule needs {budget.total:,} bytes of shared memory and {target.name} has {budget.limit:,}"
+    hint = f"{' or '.join(hints)} would fit" if hints else None
+    yield case.fault("E0803", message, case.at("stages", "tile", "choices"), str(budget), hint)
+
+
+def _halves(size: int) -> Iterator[int]:
+    while size > LEAST_TILE:
+        size //= 2
+        yield size
+
+
+def _fits(case: _Case, q: int, k: int, stages: int) -> bool:
+    budget = shared_memory(case.attn, case.target, q, k, stages)
+    return budget is not None and budget.fits
+
+
+def check_spec(spec: Spec, name: str | None = None, backend: str | None = None) -> None:
+    """Raises Faults for every schedule of a file.
+
+    With a target: whether it and the backend can honour what the spec says for it.  Without: each block is held only
+    against what its own target's hardware can do, so that a schedule written for a native backend passes.
+    """
+    found: list[Fault] = []
+    if name is not None:
+        machine = target(name)
+        chosen = choose_backend(machine, backend)
+        for attn in spec.kernels:
+            try:
+                check_target(attn, machine, spec.source)
+                check_schedule(attn, spec.schedule(attn.name, name), machine, chosen, spec.source)
+            except Faults as several:
+                found += several.faults
+    else:
+        for (kernel, on), schedule in spec.schedules.items():
+            if on != "any":
+                found += target_faults(spec.kernel(kernel), schedule, target(on), spec.source)
+    if found:
+        raise Faults(sorted(found, key=lambda f: f.span.start if f.span else -1))
