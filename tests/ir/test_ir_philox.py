@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from tilec.ir.philox import philox, uniform
 
 # Random123 1.14, tests/kat_vectors, lines "philox4x32 10".
