@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from tilec.backends.runtime.signature import Argument, Binding, Condition, Place, Sequences, Signature
 from tilec.dsl.faults import CallFault, Source
 from tilec.dsl.spans import Span
+from tilec.frontend import unbound_constants
 from tilec.ir.attention import Attention, Tensor
 from tilec.ir.build import cdiv, compare
 from tilec.ir.expr import Expr, Fetch, Int, Op, Var, free_vars, show, walk
@@ -14,7 +15,16 @@ from tilec.ir.storage import memory_dims, rows_symbol
 
 
 def signature_of(attn: Attention, source: Source) -> Signature:
-    """The Signature of one kernel.  Raises CallFault E1023 where no argument of a call says what an extent is."""
+    """The Signature of one kernel.
+
+    Raises CallFault E1023 where no argument of a call says what an extent is, E1024 for a page size that is no number."""
+    for t in attn.tensors:
+        for size in (e for e in (t.paged.index[-1:] if t.paged else ()) if free_vars(e) - {attn.k}):
+            symbol = ", ".join(sorted(free_vars(size) - {attn.k}))
+            hint = f"give it when loading: tilec.load(…, {symbol}=64)"
+            raise CallFault(
+                "E1024", f"the page size {symbol} of `{t.name}` is not known", t.span, hint=hint, source=source
+            )
     arguments = tuple(_argument(attn, t, source) for t in attn.inputs)
     outputs = tuple(_argument(attn, attn.tensor(n), source) for n in (attn.output, attn.lse) if n is not None)
     bindings = _bindings(attn)
@@ -32,28 +42,12 @@ def signature_of(attn: Attention, source: Source) -> Signature:
         outputs=outputs,
         bindings=bindings,
         capacities=capacities,
-        constants=constant_symbols(attn),
+        constants=unbound_constants(attn),
         conditions=_conditions(attn, source),
         sequences=sequences,
         keys=show(_capacity(attn, attn.k)),
         gradients=attn.gradient.names if attn.gradient else (),
     )
-
-
-def constant_symbols(attn: Attention) -> tuple[str, ...]:
-    """Symbols that a tile needs as numbers: contracted and feature extents, and divisors such as G in `h // G`."""
-    wanted: set[str] = set()
-    for name in (*attn.contracted, attn.feature):
-        wanted |= free_vars(attn.index(name).extent)
-    formulas = [*attn.scores, attn.mask, *(e for t in attn.tensors for e in t.index)]
-    for formula in formulas:
-        for e in walk(formula):
-            match e:
-                case Op("//" | "%", (_, divisor)):
-                    wanted |= free_vars(divisor) & set(attn.extents)
-                case _:
-                    ...
-    return tuple(s for s in attn.extents if s in wanted)
 
 
 def place_of(span: Span | None, source: Source) -> Place | None:

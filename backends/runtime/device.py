@@ -10,6 +10,8 @@ import torch
 from tilec.dsl.faults import TargetFault
 from tilec.targets import device_target, target
 
+_ALREADY = nullcontext()
+
 
 @cache
 def target_of(device: torch.device) -> str:
@@ -24,6 +26,11 @@ def target_of(device: torch.device) -> str:
             return device_target(gcn=properties.gcnArchName).name
         return device_target(capability=(properties.major, properties.minor)).name
     raise TargetFault("E0911", f"tilec runs on cuda, hip and cpu tensors, not on `{device.type}`")
+
+
+def first() -> torch.device:
+    """The device that a call without further word would use: the current GPU, else the CPU."""
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
 def describe(device: torch.device) -> str:
@@ -47,13 +54,15 @@ def require(built: str, device: torch.device, rebuild: str) -> None:
             "E0912",
             f"this kernel was built for {built}, and the device is {describe(device)}",
             note=None if found else "no target describes that device",
-            hint=f"rebuild with `{rebuild.replace(built, found)}`" if found else None,
+            hint=f"rebuild with `{rebuild.format(target=found)}`" if found else None,
         )
 
 
 def guard(device: torch.device) -> AbstractContextManager[object]:
-    """Makes `device` current for the time of a launch, whatever was current before."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+    """Makes `device` current for the time of a launch; afterwards what was current before is again."""
+    if device.type != "cuda" or torch.cuda.current_device() == device.index:
+        return _ALREADY
+    return torch.cuda.device(device)
 
 
 def float8(name: str, target_name: str) -> torch.dtype:

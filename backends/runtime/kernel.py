@@ -1,0 +1,196 @@
+"""The callable that users hold: from tensors to a launch, the same for kernels compiled now and ahead of time.
+
+A call costs one dictionary lookup when its metadata (shapes, strides, dtypes, devices, base addresses modulo 16) was seen
+before: the Plan found there has been checked, has its outputs' shapes and its launcher.  Everything else is the slow path.
+
+    eager, no gradient wanted     plan, allocate, launch
+    eager, gradient wanted        the same inside `torch_op.Attend`, an autograd function
+    torch.compile, fake tensors,
+    torch.func, subclasses        the custom op `tilec::<name>_<identity>` (see `torch_op`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor
+
+from tilec.backends.base import Artifact, Differentiable, Launcher, Variant, launch_half
+from tilec.backends.runtime import device as devices
+from tilec.backends.runtime.checks import Bound, bind, order
+from tilec.backends.runtime.settings import settings
+from tilec.backends.runtime.signature import Signature
+from tilec.backends.runtime.torch_op import Attend, Op, backward_op_for, is_plain, op_for
+from tilec.backends.runtime.values import check_values
+from tilec.dsl.faults import CallFault, TargetFault
+
+PLANS = 4096  # call shapes remembered; a server whose packed totals vary forgets all of them at once
+Result = Tensor | tuple[Tensor, ...]
+
+
+class Provider(Protocol):
+    """Where artifacts come from: a compiler, or the files beside a generated module."""
+
+    rebuild: str  # what to run for another target, for messages, with `{target}` in it
+
+    def features(self, target: str) -> frozenset[str]:
+        """Features of a call that choose between artifacts on this target."""
+        ...
+
+    def artifact(self, target: str, variant: Variant) -> Artifact:
+        """The artifact; raises a Fault where there is none."""
+        ...
+
+
+@dataclass(slots=True)
+class Plan:
+    """What one call shape needs.  `checked`: table values are checked at every call; `launcher` None: nothing to launch."""
+
+    bound: Bound
+    checked: bool
+    launcher: Launcher | None
+
+
+class Kernel:
+    """One kernel of a spec.  `kernel(*tensors, out=None, **named)` returns O, or (O, L) when the spec declares an lse.
+
+    Tensors come by position in the order of `signature.arguments` or by the spec's names.  Raises CallFault (E10) for a
+    call that does not fit the spec, TargetFault (E09) for a device that cannot run it.  `target` pins the target;
+    None takes that of the tensors' device."""
+
+    def __init__(self, signature: Signature, provider: Provider, identity: str, target: str | None = None) -> None:
+        self.signature = signature
+        self.target = target
+        self.provider = provider
+        self.__name__ = signature.kernel
+        self._count = len(signature.arguments)
+        self._single = len(signature.outputs) == 1
+        self._plans: dict[Any, Plan] = {}
+        self._launchers: dict[tuple[torch.device, Variant], Launcher] = {}
+        self._mutex = Lock()
+        name = f"{signature.kernel}_{identity}"
+        self.op: Op = op_for(self, name)
+        self.backward_op: Op | None = backward_op_for(self, name) if signature.gradients else None
+
+    def __repr__(self) -> str:
+        return f"<tilec kernel {self.signature}>"
+
+    def __call__(self, *tensors: Tensor, out: Result | None = None, **named: Tensor) -> Result:
+        if named or len(tensors) != self._count:
+            tensors = order(self.signature, tensors, named)
+        if torch.compiler.is_compiling() or not is_plain(tensors):
+            return self._through_op(tensors, out)
+        if torch.is_grad_enabled():
+            for t in tensors:
+                if t.requires_grad:
+                    return self._recorded(tensors, out)
+        outputs = self.forward(tensors, out)
+        return outputs[0] if self._single else outputs
+
+    def artifact(self, target: str | None = None, variant: Variant = Variant()) -> Artifact:  # noqa: B008
+        """The compiled kernel: sources, binaries, metadata.  `target` defaults to the pinned one, else the first device's."""
+        chosen = target or self.target or devices.target_of(devices.first())
+        return self.provider.artifact(chosen, variant)
+
+    def forward(self, tensors: Sequence[Tensor], out: Result | None = None) -> tuple[Tensor, ...]:
+        """The outputs, with no record for autograd."""
+        plan = self.plan(tensors, out)
+        bound = plan.bound
+        if plan.checked:
+            check_values(self.signature, bound, tensors)
+        if out is None:
+            outputs = tuple([torch.empty(o.shape, dtype=o.dtype, device=bound.device) for o in bound.outputs])
+        else:
+            outputs = out if isinstance(out, tuple) else (out,)
+        if plan.launcher is not None:
+            with devices.guard(bound.device):
+                plan.launcher(bound, tensors, outputs)
+        elif bound.empty == "keys":  # every row is dead
+            outputs[0].zero_()
+            for lse in outputs[1:]:
+                lse.fill_(float("-inf"))
+        return outputs
+
+    def backward(
+        self, tensors: Sequence[Tensor], outputs: Sequence[Tensor], d_outputs: Sequence[Tensor | None]
+    ) -> tuple[Tensor, ...]:
+        """Gradients of the arguments that `grad` names.  Raises TargetFault E0913 where the target has none yet."""
+        plan = self.plan(tensors, None)
+        wanted = [tensors[self.signature.names.index(n)] for n in self.signature.gradients]
+        if plan.launcher is None:
+            return tuple(torch.zeros(t.shape, dtype=t.dtype, device=t.device) for t in wanted)
+        if not hasattr(plan.launcher, "backward"):
+            name = self.target or devices.target_of(plan.bound.device)
+            raise TargetFault(
+                "E0913",
+                f"gradients of `{self.signature.kernel}` are not yet on {name}",
+                hint="call it under torch.no_grad(), or on CPU tensors",
+            )
+        launcher = cast(Differentiable, plan.launcher)
+        d_inputs = tuple(torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in wanted)
+        rows = [
+            None if d is None else d if d.shape[-1:] == (1,) or d.stride(-1) == 1 else d.contiguous() for d in d_outputs
+        ]
+        with devices.guard(plan.bound.device):
+            launcher.backward(plan.bound, tensors, outputs, rows, d_inputs)
+        return d_inputs
+
+    def plan(self, tensors: Sequence[Tensor], out: Result | None) -> Plan:
+        """The plan of this call's metadata, made at its first call."""
+        try:
+            key: Any = tuple([(t.shape, t.stride(), t.dtype, t.device, t.data_ptr() & 15) for t in tensors])
+            if out is not None:
+                given = out if isinstance(out, tuple) else (out,)
+                key = (key, tuple([(t.shape, t.stride(), t.dtype, t.device, t.data_ptr() & 15) for t in given]))
+            return self._plans[key]
+        except KeyError:
+            return self._make_plan(key, tensors, out)
+        except AttributeError:  # not tensors: let the checks say which
+            return self._make_plan(None, tensors, out)
+
+    def _make_plan(self, key: Any, tensors: Sequence[Tensor], out: Result | None) -> Plan:
+        device = next((t.device for t in tensors if isinstance(t, Tensor)), torch.device("cpu"))
+        if self.target is not None:
+            devices.require(self.target, device, self.provider.rebuild)
+        target = self.target or devices.target_of(device)
+        given = out if out is None or isinstance(out, tuple) else (out,)
+        bound = bind(self.signature, tensors, target, given)
+        launcher = self._launcher(bound, target) if bound.empty == "no" else None
+        checked = device.type == "cpu" or settings().debug
+        plan = Plan(bound, checked, launcher)
+        if len(self._plans) >= PLANS:
+            self._plans.clear()
+        self._plans[key] = plan
+        return plan
+
+    def _launcher(self, bound: Bound, target: str) -> Launcher:
+        variant = Variant(bound.constants, bound.features & self.provider.features(target))
+        with self._mutex:
+            found = self._launchers.get((bound.device, variant))
+            if found is None:
+                artifact = self.provider.artifact(target, variant)
+                with devices.guard(bound.device):
+                    found = launch_half(artifact.backend)(artifact, self.signature, bound.device)
+                self._launchers[bound.device, variant] = found
+            return found
+
+    def _recorded(self, tensors: Sequence[Tensor], out: Result | None) -> Result:
+        if out is not None:
+            raise CallFault(
+                "E1022", "`out` and gradients do not go together: call it under torch.no_grad(), or without `out`"
+            )
+        results = Attend.apply(self, *tensors)
+        return results[0] if self._single else results
+
+    def _through_op(self, tensors: Sequence[Tensor], out: Result | None) -> Result:
+        result = self.op(*tensors)
+        if out is None:
+            return result
+        mine, theirs = (x if isinstance(x, tuple) else (x,) for x in (out, result))
+        for target, value in zip(mine, theirs, strict=True):
+            target.copy_(value)
+        return out

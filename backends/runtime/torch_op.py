@@ -1,0 +1,173 @@
+"""A kernel as PyTorch knows it: a custom op with a fake implementation and a derivative, and an autograd function.
+
+Each kernel becomes `tilec::<name>_<identity>(Tensor Q, …) -> (Tensor, …)`, and `…_backward` when the spec has a `grad` line.
+The identity is a hash of the spec and of how it was loaded, so equal kernels share an op and a saved graph finds it again.
+Shapes of outputs are formulas over shapes of inputs: nothing specialises on a length under `torch.compile(dynamic=True)`.
+
+`Attend` does the same for plain eager calls, without the dispatcher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from tilec.backends.runtime.checks import extents_of, fault, output_shapes
+from tilec.backends.runtime.device import target_of
+from tilec.dsl.faults import CallFault
+
+if TYPE_CHECKING:
+    from tilec.backends.runtime.kernel import Kernel
+
+Op = Callable[..., Any]
+_KERNELS: dict[str, Kernel] = {}  # what each op runs: the kernel of that identity that was loaded last
+_OPS: dict[str, Op] = {}
+
+
+def is_plain(tensors: Sequence[Any]) -> bool:
+    """Whether these are ordinary tensors with no mode or transform active: what the dispatcher has no business with."""
+    for t in tensors:
+        if type(t) is not Tensor and type(t) is not Parameter:
+            return not isinstance(t, Tensor)  # a wrong argument is for the checks to name
+    return not (
+        torch._C._len_torch_dispatch_stack()
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._is_torch_function_mode_enabled()
+    )
+
+
+def op_for(kernel: Kernel, name: str) -> Op:
+    """The op of that name, registered at first use; from now on it runs `kernel`."""
+    _KERNELS[name] = kernel
+    if name not in _OPS:
+        _OPS[name] = _register(kernel, name)
+    return _OPS[name]
+
+
+def undifferentiable(kernel: Kernel, needed: Sequence[bool]) -> CallFault | None:
+    """The error of a backward pass that needs the gradient of an argument which `grad` does not name."""
+    signature = kernel.signature
+    for argument, wanted in zip(signature.arguments, needed, strict=True):
+        if wanted and argument.name not in signature.gradients:
+            named = (
+                f"its `grad` line names {', '.join(signature.gradients)}"
+                if signature.gradients
+                else "it has no `grad` line"
+            )
+            return fault(
+                signature,
+                argument,
+                "E1020",
+                f"`{argument.name}` requires a gradient, and the spec of `{signature.kernel}` does not declare one",
+                note=named,
+                hint=f"add `grad {argument.name}` to {signature.path}, or pass {argument.name}.detach()",
+            )
+    return None
+
+
+class Attend(torch.autograd.Function):
+    """An eager call under autograd: `Attend.apply(kernel, *tensors)` gives the outputs as a tuple."""
+
+    @staticmethod
+    def forward(ctx: Any, kernel: Kernel, *tensors: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        outputs = kernel.forward(tensors)
+        ctx.kernel = kernel
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors, *outputs)
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *d_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
+        kernel, needed = ctx.kernel, ctx.needs_input_grad[1:]
+        if problem := undifferentiable(kernel, needed):
+            raise problem
+        count = len(kernel.signature.arguments)
+        saved = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph: the op knows that it has no second derivative
+            grads = kernel.backward_op(*d_outputs, *saved)
+            grads = grads if isinstance(grads, tuple) else (grads,)
+        else:
+            grads = kernel.backward(saved[:count], saved[count:], d_outputs)
+        return None, *_spread(kernel, needed, grads)
+
+
+def _spread(kernel: Kernel, needed: Sequence[bool], grads: Sequence[Tensor]) -> list[Tensor | None]:
+    """Gradients in the order of the arguments, None where none is needed."""
+    by_name = dict(zip(kernel.signature.gradients, grads, strict=True))
+    return [by_name[n] if wanted else None for n, wanted in zip(kernel.signature.names, needed, strict=True)]
+
+
+def _results(count: int) -> str:
+    return "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
+
+
+def _one_or_all(tensors: Sequence[Tensor]) -> Any:
+    return tensors[0] if len(tensors) == 1 else tuple(tensors)
+
+
+def _register(kernel: Kernel, name: str) -> Op:
+    signature = kernel.signature
+    inputs = ", ".join(f"Tensor {n}" for n in signature.names)
+
+    def run(*tensors: Tensor) -> Any:
+        return _one_or_all(_KERNELS[name].forward(tensors))
+
+    def fake(*tensors: Tensor) -> Any:
+        target = _KERNELS[name].target or target_of(tensors[0].device)
+        shapes = output_shapes(signature, extents_of(signature, tensors), target)
+        return _one_or_all([tensors[0].new_empty(o.shape, dtype=o.dtype) for o in shapes])
+
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Any) -> None:
+        outputs = output if isinstance(output, tuple) else (output,)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*inputs, *outputs)
+
+    def backward(ctx: Any, *d_outputs: Tensor | None) -> Any:
+        current = _KERNELS[name]
+        if problem := undifferentiable(current, ctx.needs_input_grad):
+            raise problem
+        grads = current.backward_op(*d_outputs, *ctx.saved_tensors)
+        spread = _spread(current, ctx.needs_input_grad, grads if isinstance(grads, tuple) else (grads,))
+        return spread[0] if len(spread) == 1 else tuple(spread)
+
+    op = torch.library.custom_op(
+        f"tilec::{name}", run, mutates_args=(), schema=f"({inputs}) -> {_results(len(signature.outputs))}"
+    )
+    op.register_fake(fake)
+    op.register_autograd(backward, setup_context=setup_context)
+    return op._opoverload
+
+
+def backward_op_for(kernel: Kernel, name: str) -> Op:
+    """The op of the derivative: (d_outputs…, inputs…, outputs…) -> gradients in the order of the `grad` line."""
+    full = f"{name}_backward"
+    if full in _OPS:
+        return _OPS[full]
+    signature = kernel.signature
+    outs, ins = len(signature.outputs), len(signature.arguments)
+    arguments = ", ".join(
+        [
+            *(f"Tensor? d_{o.name}" for o in signature.outputs),
+            *(f"Tensor {n}" for n in (*signature.names, *(o.name for o in signature.outputs))),
+        ]
+    )
+
+    def run(*tensors: Tensor | None) -> Any:
+        d_outputs, inputs, outputs = tensors[:outs], tensors[outs : outs + ins], tensors[outs + ins :]
+        return _one_or_all(_KERNELS[name].backward(inputs, outputs, d_outputs))  # type: ignore[arg-type]
+
+    def fake(*tensors: Tensor | None) -> Any:
+        by_name = dict(zip(signature.names, tensors[outs : outs + ins], strict=True))
+        found = [by_name[n] for n in signature.gradients]
+        return _one_or_all([t.new_empty(t.shape) for t in found if t is not None])
+
+    op = torch.library.custom_op(
+        f"tilec::{full}", run, mutates_args=(), schema=f"({arguments}) -> {_results(len(signature.gradients))}"
+    )
+    op.register_fake(fake)
+    _OPS[full] = op._opoverload
+    return _OPS[full]
