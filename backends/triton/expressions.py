@@ -1,0 +1,216 @@
+"""Tile expressions as Triton text.
+
+Axes are ordered once for a kernel (rows, keys, features); an operand that lacks an axis of the result is expanded at that
+place, as late as possible, so that what varies along one axis is computed for that axis only.  `//` and `%` floor in the
+IR and truncate in Triton: they are printed as such only where both operands are known not to be negative.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tilec.ir.expr import OPS, Bool, Expr, Fetch, Float, Int, Iota, Op, Read, Reduce, Var, walk
+from tilec.ir.nodes import Buffer, Global
+
+DTYPES = {
+    "bf16": "tl.bfloat16",
+    "f16": "tl.float16",
+    "f32": "tl.float32",
+    "e4m3": "tl.float8e4nv",
+    "e5m2": "tl.float8e5",
+    "i32": "tl.int32",
+    "i64": "tl.int64",
+    "bool": "tl.int1",
+}
+NARROW = ("bf16", "f16", "e4m3", "e5m2")
+FUNCTIONS = {
+    "exp": "tl.exp",
+    "exp2": "tl.exp2",
+    "log": "tl.log",
+    "log2": "tl.log2",
+    "sqrt": "tl.sqrt",
+    "abs": "tl.abs",
+    "min": "tl.minimum",
+    "max": "tl.maximum",
+    "where": "tl.where",
+    "tanh": "tanh",
+    "uniform": "uniform",
+}
+ATOM = 100
+
+
+@dataclass(frozen=True)
+class Text:
+    """Printed expression: its text, the axes of its value in kernel order, and its precedence."""
+
+    text: str
+    axes: tuple[str, ...]
+    precedence: int = ATOM
+
+    def at(self, outer: int) -> str:
+        """The text, in parentheses if it binds weaker than its surroundings."""
+        return f"({self.text})" if self.precedence < outer else self.text
+
+
+@dataclass
+class Expressions:
+    """Prints expressions of one kernel.  `helpers` collects the functions of the prelude that were used."""
+
+    buffers: Mapping[str, Buffer]
+    tensors: Mapping[str, Global]
+    order: tuple[str, ...]
+    nonnegative: set[str]
+    helpers: set[str] = field(default_factory=set)
+
+    def show(self, e: Expr, axes: tuple[str, ...] | None = None) -> str:
+        """Text of `e`, expanded to `axes` if given."""
+        t = self.text(e)
+        return t.text if axes is None else self.expand(t, axes).text
+
+    def expand(self, t: Text, axes: tuple[str, ...]) -> Text:
+        """`t` with missing axes inserted as `None`, which broadcast.  Scalars broadcast as they are."""
+        if t.axes == axes or not t.axes:
+            return t
+        marks = ", ".join(":" if a in t.axes else "None" for a in axes)
+        return Text(f"{t.at(ATOM)}[{marks}]", axes)
+
+    def text(self, e: Expr) -> Text:
+        """The expression in its own axes."""
+        match e:
+            case Int(v):
+                return Text(str(v), (), ATOM if v >= 0 else 7)
+            case Float(v):
+                return Text(_float(v), (), ATOM if v >= 0 or math.isinf(v) else 7)
+            case Bool(v):
+                return Text(str(v), ())
+            case Var(name):
+                return Text(name, ())
+            case Iota(axis):
+                return Text(f"lane_{axis}", (axis,))
+            case Read(name, _):
+                b = self.buffers[name]
+                suffix = ".to(tl.float32)" if b.dtype in NARROW else ""
+                return Text(name + suffix, tuple(a.name for a in b.axes))
+            case Fetch(name, index):
+                pointer = self.pointer(name, index)
+                return Text(f"tl.load({pointer.text})", pointer.axes)
+            case Reduce(op, axis, x):
+                t = self.text(x)
+                rest = tuple(a for a in t.axes if a != axis)
+                return Text(f"tl.{op}({t.text}, axis={t.axes.index(axis)})", rest)
+            case Op(name, args):
+                return self._op(name, args)
+        raise TypeError(f"no Triton text for {e!r}")
+
+    def join(self, parts: list[Text]) -> tuple[list[Text], tuple[str, ...]]:
+        """Operands expanded to the union of their axes."""
+        present = {a for p in parts for a in p.axes}
+        axes = tuple(a for a in self.order if a in present)
+        return [self.expand(p, axes) for p in parts], axes
+
+    def _op(self, name: str, args: tuple[Expr, ...]) -> Text:
+        parts, axes = self.join([self.text(a) for a in args])
+        if name in ("//", "%") and not all(self.is_nonnegative(a) for a in args):
+            helper = "floor_div" if name == "//" else "floor_mod"
+            self.helpers.add(helper)
+            return Text(f"{helper}({parts[0].text}, {parts[1].text})", axes)
+        if name == "**":
+            return self._power(args, axes)
+        if name == "float":
+            return Text(f"tl.cast({parts[0].text}, tl.float32)", axes)
+        if name in FUNCTIONS:
+            if name in ("tanh", "uniform"):
+                self.helpers.add(name)
+            return Text(f"{FUNCTIONS[name]}({', '.join(p.text for p in parts)})", axes)
+        # Python binds `&`, `|` and `~` tighter than comparisons, unlike `and`, `or`, `not`.
+        spec = OPS[name]
+        if name in ("and", "or"):
+            mark = "&" if name == "and" else "|"
+            return Text(f" {mark} ".join(p.at(ATOM) for p in parts), axes, 2)
+        if name == "not":
+            return Text(f"~{parts[0].at(ATOM)}", axes, 3)
+        if name == "neg":
+            return Text(f"-{parts[0].at(7)}", axes, 7)
+        p = spec.precedence
+        left = p + 1 if p == OPS["=="].precedence else p
+        return Text(f"{parts[0].at(left)} {spec.infix} {parts[1].at(p + 1)}", axes, p)
+
+    def _power(self, args: tuple[Expr, ...], axes: tuple[str, ...]) -> Text:
+        base, exponent = args
+        match exponent:
+            case Int(n) if 1 <= n <= 4:
+                t = self.text(base)
+                return Text(" * ".join([t.at(7)] * n), axes, 6)
+        parts, _ = self.join([self.text(base), self.text(exponent)])
+        return Text(f"tl.exp2({parts[1].at(6)} * tl.log2({parts[0].text}))", axes)
+
+    # ------------------------------------------------------------------------------------------ memory
+
+    def pointer(self, tensor: str, index: tuple[Expr, ...], base: str | None = None) -> Text:
+        """Address of tensor[index]: 64-bit offsets, except along a contiguous last dimension.
+
+        With `base` the scalar terms are already in it, and only the others are added."""
+        terms: list[Text] = []
+        for n, i in enumerate(index):
+            t = self.text(i)
+            if base is not None and self.is_base(i):
+                continue
+            if n == len(index) - 1:
+                terms.append(t)
+            elif i is not _ZERO:
+                terms.append(Text(f"{self.wide(t)} * {stride(tensor, n)}", t.axes, 6))
+        parts, axes = self.join(terms)
+        text = " + ".join([base or f"{tensor}_ptr", *(p.at(5) for p in parts if p.text != "0")])
+        return Text(text, axes, 5)
+
+    @staticmethod
+    def wide(t: Text) -> str:
+        """The index as int64."""
+        return f"{t.at(ATOM)}.to(tl.int64)" if t.axes else f"tl.cast({t.text}, tl.int64)"
+
+    def is_base(self, i: Expr) -> bool:
+        """A scalar index term that does not change inside the key loop."""
+        return not self.text(i).axes and not ("j" in _names(i))
+
+    # ------------------------------------------------------------------------------------------ signs
+
+    def is_nonnegative(self, e: Expr) -> bool:
+        """Known not to be negative, by syntax: positions, extents, coordinates and what they add and multiply to."""
+        match e:
+            case Int(v):
+                return v >= 0
+            case Var(name):
+                return name in self.nonnegative
+            case Read(name, _):
+                return name in self.nonnegative
+            case Iota():
+                return True
+            case Fetch(name, _):
+                return self.tensors[name].mode == "table"
+            case Op("+" | "*" | "//" | "%" | "min" | "abs", args):
+                return all(self.is_nonnegative(a) for a in args)
+            case Op("max", args):
+                return any(self.is_nonnegative(a) for a in args)
+            case Op("where", (_, a, b)):
+                return self.is_nonnegative(a) and self.is_nonnegative(b)
+        return False
+
+
+_ZERO = Int(0)
+
+
+def _names(e: Expr) -> set[str]:
+    return {x.name for x in walk(e) if isinstance(x, Var)} | {x.buffer for x in walk(e) if isinstance(x, Read)}
+
+
+def stride(tensor: str, dimension: int) -> str:
+    """Name of the argument that holds the stride, in elements, of a tensor's dimension."""
+    return f"{tensor}_s{dimension}"
+
+
+def _float(v: float) -> str:
+    if math.isinf(v):
+        return 'float("inf")' if v > 0 else 'float("-inf")'
+    return repr(v)
