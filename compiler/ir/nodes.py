@@ -4,13 +4,17 @@
 
 A program runs `grid.ctas` thread blocks (CTAs; workgroups on AMD).  `cta` numbers them.  The work is `grid.tiles`
 tiles; what a CTA does with its number is written out in the body as `let` lines, so a block map is ordinary arithmetic.
-Each CTA runs every instance of every role concurrently: role `consumer : warpgroup x2 as wg` is two threads of control with wg = 0, 1.
-A program with one role of one instance is a plain sequential program.
+Each CTA runs every instance of every role concurrently: role `consumer : warpgroup x2 as wg`
+is two threads of control with wg = 0, 1.  A program with one role of one instance is a plain sequential program.
 
 *Values.*  A buffer holds a tile: a dense array over named axes, of one dtype, once per stage.  Register buffers are private to a
 role instance; shared buffers belong to the CTA.  Integers are unbounded; f32 arithmetic rounds to nearest even; a store to
 a bf16, f16 or fp8 buffer rounds once.  Expressions broadcast over axes by name (see `ir.expr`).  A buffer starts undefined:
 reading what was never written is an error, as is reading or overwriting what an asynchronous operation still uses.
+
+*Lanes.*  In one statement every axis has one number of lanes: a slot with a window gives (or takes) the lanes `start` …
+`start + size` of its buffer, any other slot and every `Read` all of the buffer's.  `iota(axis)` counts the lanes of the
+statement, from 0, wherever a window starts; so splitting rows over instances replaces `iota(q)` by `64 * wg + iota(q)`.
 
 *Accumulation.*  `Mma` contracts the axes that both operands have and the destination has not; products of the operands' rounded
 values are summed in f32 in an order the program does not fix.
@@ -22,13 +26,13 @@ the start and its completion.  It completes in one of two ways, and only this ma
     instance's queue are then complete (wgmma groups, cp.async groups, AMD's vmcnt and lgkmcnt).
 
 *Barriers.*  `mbarrier`: counts `arrivals`, then flips its phase.  `Wait(parity=p)` passes when the phase of parity p has
-completed: with the phase number starting at 0, it blocks while `phase % 2 == p`.  So a consumer starts with parity 0, and a producer's
-first pass over empty slots with parity 1.  `named` (bar.sync, s_barrier): `Sync` arrives and blocks until `arrivals` participants
-have come; `Arrive` only counts.  One barrier of `stages` n is n independent barriers.
+completed: with the phase number starting at 0, it blocks while `phase % 2 == p`.  So a consumer starts with parity 0, and a
+producer's first pass over empty slots with parity 1.  `named` (bar.sync, s_barrier): `Sync` arrives and blocks until
+`arrivals` participants have come; `Arrive` only counts.  One barrier of `stages` n is n independent barriers.
 
 *Order.*  Two accesses to the same shared element (or an asynchronous one to a register tile), at least one a write, must
-be ordered by program order, barriers or `Await`.  `ir.interp` checks this with vector clocks on every run, so a missing arrive, a swapped
-parity and an early release are found even where the interleaving that ran happened to be harmless.
+be ordered by program order, barriers or `Await`.  `ir.interp` checks this with vector clocks on every run,
+so a missing arrive, a swapped parity and an early release are found even where the interleaving that ran was harmless.
 
 *Edges.*  A lane of `Load` or `Copy` whose `where` is false reads nothing and gives `other`; a lane of `Store` whose `where`
 is false writes nothing.
@@ -330,11 +334,14 @@ class Role:
 
 @dataclass(frozen=True)
 class Grid:
-    """`tiles` units of work on `ctas` blocks; `order` names the block map whose `let` lines open the roles."""
+    """`tiles` units of work on `ctas` blocks.  `coords`: the tile coordinates and their extents, whose product `tiles` is
+    (fewer real tiles may exist: packed storage).  `order` names the block map, which is written out in the cluster `map`
+    that opens each role: `let` lines from `cta` to the coordinates."""
 
     tiles: Expr
     ctas: Expr
     order: str
+    coords: tuple[tuple[str, Expr], ...] = ()
 
 
 @dataclass(frozen=True)

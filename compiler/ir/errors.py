@@ -1,0 +1,47 @@
+"""What running a tile program can prove wrong.  Each error quotes the statement and the role instance it ran in."""
+
+from __future__ import annotations
+
+
+class ExecutionError(Exception):
+    """Base of everything that `ir.interp.run` raises about the program (not about the call)."""
+
+
+class Undefined(ExecutionError):
+    """A buffer or scalar was read before anything was written to it."""
+
+
+class OutOfBounds(ExecutionError):
+    """An index outside its tensor, a stage outside its buffer, or a window outside its tile, in a live lane."""
+
+
+class Race(ExecutionError):
+    """Two accesses to the same elements, at least one a write, that nothing orders."""
+
+
+class DoubleFill(Race):
+    """A Copy overwrites a slot whose earlier copy may still be in flight, or may still be read."""
+
+
+class MissingFence(Race):
+    """An asynchronous Mma reads shared memory that ordinary stores wrote, with no `fence async_proxy` between."""
+
+
+class OverArrival(ExecutionError):
+    """An arrival that nothing orders after the phase before it: it may be counted in either, one of them too many."""
+
+
+class Deadlock(ExecutionError):
+    """Every role instance that is not finished waits, and nothing in flight can wake one."""
+
+
+class UnfinishedAsync(ExecutionError):
+    """A CTA ends with asynchronous operations that nobody waited for."""
+
+
+class CallError(ValueError):
+    """The tensors or extents given to `run` do not fit the program's declarations."""
+
+
+class Endless(ExecutionError):
+    """The program is still running after more steps than any sensible one takes."""

@@ -1,0 +1,212 @@
+"""Runs a tile program on NumPy arrays, and checks on the way that nothing in it depends on luck.
+
+Role instances are coroutines; a seeded scheduler interleaves them, and decides when asynchronous operations complete.  Races
+are found with vector clocks (`ir.clocks`), so one run finds what some other interleaving would have broken; seeds and orders
+vary what control flow sees.  CTAs run together if the program claims tiles from a counter, else one after the other.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from tilec.ir.errors import CallError, Deadlock, Endless, ExecutionError
+from tilec.ir.execute import Blocked, Empty, Executable, Steps, compile_program, run_block
+from tilec.ir.machine import Cta, Instance, make_tiles
+from tilec.ir.memory import Tensor
+from tilec.ir.nodes import Arrive, Await, Claim, Copy, Mma, Program, Sync, Wait, walk
+from tilec.ir.print import show_stmt
+
+LIMIT = 5_000_000  # scheduler steps before a run counts as endless
+
+
+@dataclass(frozen=True)
+class Order:
+    """How the scheduler chooses.  `completions`: when a Copy signals, `early` at once, `late` only when no instance can go
+    on, or at a random moment.  `starve`: roles (`producer`) or instances (`consumer[1]`) that run only when no other can."""
+
+    completions: Literal["random", "early", "late"] = "random"
+    starve: tuple[str, ...] = ()
+
+
+def adversaries(p: Program) -> tuple[Order, ...]:
+    """Orders that drive a program to its extremes: completions early and late, each role and its first instance starved."""
+    victims: list[tuple[str, ...]] = [()]
+    for r in p.roles:
+        victims += [(r.name,), (f"{r.name}[0]",)] if r.count > 1 else [(r.name,)]
+    return tuple(Order(c, v) for c in ("early", "late") for v in victims)
+
+
+def run(
+    p: Program,
+    tensors: Mapping[str, np.ndarray[Any, Any]],
+    extents: Mapping[str, int],
+    *,
+    seed: int = 0,
+    schedule: Order = Order(),
+) -> None:
+    """Runs `p` and writes its `out` tensors in place.
+
+    `tensors` by name, of the declared shapes: floats as float32 or the dtype itself (`ml_dtypes`), other kinds as integers or
+    bool; counters may be left out.  `extents`: the program's runtime scalars.
+    Raises CallError for arguments that do not fit, else what `ir.errors` lists; each names the statement and the instance.
+    """
+    exe = compile_program(p)
+    if missing := [n for n in p.extents if n not in extents]:
+        raise CallError(f"{p.name}: no value for {', '.join(missing)}")
+    scalars = {n: int(extents[n]) for n in p.extents}
+    with np.errstate(all="ignore"):
+        state = _State(exe, scalars, _bind(exe, tensors, scalars), random.Random(seed), schedule)
+        together = any(isinstance(s, Claim) for r in p.roles for s in walk(r.body))
+        count = exe.ctas.run(Empty(scalars), None)
+        if together:
+            state.run_ctas(range(count))
+        else:
+            for number in range(count):
+                state.run_ctas(range(number, number + 1))
+
+
+def _bind(exe: Executable, tensors: Mapping[str, Any], scalars: dict[str, int]) -> dict[str, Tensor]:
+    frame, out = Empty(scalars), {}
+    for t in exe.program.tensors:
+        if t.mode == "counter":
+            continue
+        if t.name not in tensors:
+            raise CallError(f"{exe.program.name}: tensor {t.name} is missing")
+        dims = tuple(d(frame, None) for d in exe.dims[t.name])
+        out[t.name] = Tensor(t.name, t.mode, t.dtype, dims, tensors[t.name], exe.program.target)
+    return out
+
+
+def is_alone(p: Program) -> bool:
+    """Whether each CTA is one thread of control that starts nothing asynchronous and meets no barrier."""
+    return sum(r.count for r in p.roles) == 1 and not any(
+        isinstance(s, Copy | Await | Wait | Arrive | Sync | Claim) or (isinstance(s, Mma) and s.queue is not None)
+        for s in walk(p.roles[0].body)
+    )
+
+
+@dataclass
+class _Task:
+    instance: Instance
+    steps: Steps
+    blocked: Blocked | None = None
+
+    @property
+    def ready(self) -> bool:
+        return self.blocked is None or self.blocked.ready()
+
+
+@dataclass
+class _State:
+    """One run."""
+
+    exe: Executable
+    scalars: dict[str, int]
+    tensors: dict[str, Tensor]
+    rng: random.Random
+    order: Order
+    counters: dict[str, int] = field(default_factory=dict)
+    steps: int = 0
+
+    def claim(self, counter: str) -> int:
+        value = self.counters.setdefault(counter, self.exe.ctas.run(Empty(self.scalars), None))
+        self.counters[counter] = value + 1
+        return int(value)
+
+    def start(self, number: int, shares: bool) -> list[_Task]:
+        """The tasks of one CTA."""
+        p = self.exe.program
+        shared = make_tiles(p.buffers, self.exe.sizes, p.target)
+        cta = Cta(number, shared, p.barriers, self.order.completions == "early")
+        tasks: list[_Task] = []
+        for role, block in self.exe.roles:
+            for i in range(role.count):
+                tiles = make_tiles(role.buffers, self.exe.role_sizes[role.name], p.target, shared)
+                label = f"{role.name}[{i}]" if role.count > 1 else role.name
+                scalars = {**self.scalars, "cta": number}
+                if role.var is not None:
+                    scalars[role.var] = i
+                uid = number * 64 + len(tasks) + 1
+                f = Instance(label, uid, cta, tiles, self.tensors, scalars, shares, self.claim)
+                cta.instances.append(f)
+                tasks.append(_Task(f, run_block(f, block)))
+        return tasks
+
+    def run_ctas(self, numbers: range) -> None:
+        """Runs these CTAs to their ends, interleaved."""
+        shares = not is_alone(self.exe.program)
+        tasks = [t for n in numbers for t in self.start(n, shares)]
+        if not shares:
+            for task in tasks:
+                self.advance(task, None)
+            return
+        alive, ctas = list(tasks), list(dict.fromkeys(t.instance.cta for t in tasks))
+        while alive:
+            self.choose(alive, ctas)
+            if any(t.steps is _DONE for t in alive):
+                alive = [t for t in alive if t.steps is not _DONE]
+        for cta in ctas:
+            for flight in cta.flights:
+                flight.land()
+            cta.finish()
+
+    def choose(self, alive: list[_Task], ctas: list[Cta]) -> None:
+        """Lets one instance run a few steps, or one copy complete."""
+        ready = [t for t in alive if t.ready]
+        favoured = [t for t in ready if not self.starved(t)]
+        flights = [c for c in ctas if c.flights]
+        late = self.order.completions == "late"
+        if favoured and (late or not flights or self.rng.random() < 0.7):
+            self.advance(self.rng.choice(favoured), self.rng.choice((1, 1, 2, 4, 16)))
+        elif flights:
+            cta = self.rng.choice(flights)
+            flight = cta.flights.pop(self.rng.randrange(len(cta.flights)))
+            try:
+                flight.land()
+            except ExecutionError as e:
+                raise type(e)(f"{e}\n  in {show_stmt(flight.stmt)}\n  cta {cta.number}") from None
+        elif ready:
+            self.advance(self.rng.choice(ready), 1)
+        else:
+            raise Deadlock("\n".join(["no instance can go on", *(_waiting(t) for t in alive)]))
+
+    def starved(self, t: _Task) -> bool:
+        label = t.instance.label
+        return any(label == s or label.startswith(s + "[") for s in self.order.starve)
+
+    def advance(self, task: _Task, steps: int | None) -> None:
+        """Runs a task until it blocks, ends, or has passed `steps` scheduling points."""
+        f = task.instance
+        task.blocked = None
+        self.steps += 1
+        if self.steps > LIMIT:
+            raise Endless(f"{f.label} is still running after {LIMIT} steps")
+        try:
+            for n, event in enumerate(task.steps, 1):
+                if event is not None and not event.ready():
+                    task.blocked = event
+                    return
+                if n == steps:
+                    return
+        except ExecutionError as e:
+            where = "" if f.stmt is None else f"\n  in {show_stmt(f.stmt)}"
+            raise type(e)(f"{e}{where}\n  of {f.label}, cta {f.cta.number}") from None
+        task.steps = _DONE
+
+
+def _waiting(t: _Task) -> str:
+    f = t.instance
+    at = "" if f.stmt is None else show_stmt(f.stmt)
+    return f"  {f.label} of cta {f.cta.number} waits at: {at} ({t.blocked.why() if t.blocked else 'ready'})"
+
+
+def _nothing() -> Iterator[Blocked | None]:
+    yield from ()
+
+
+_DONE: Steps = _nothing()

@@ -1,0 +1,262 @@
+"""The state of a run: CTAs with their shared tiles and barriers, and role instances that execute steps on them.
+
+A program of one instance without asynchrony or barriers runs *alone*: no clocks, no histories, no scheduling points.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from tilec.ir.barriers import BarrierState
+from tilec.ir.clocks import Access, Clock, History, fenced, join
+from tilec.ir.errors import OutOfBounds, Race, Undefined, UnfinishedAsync
+from tilec.ir.evaluate import Lanes
+from tilec.ir.execute import Blocked, Place, Steps
+from tilec.ir.memory import Box, Tensor, Tile
+from tilec.ir.nodes import Barrier, Buffer, Stmt
+from tilec.ir.print import show_stmt
+
+
+def make_tiles(
+    buffers: tuple[Buffer, ...], sizes: Any, target: str, others: dict[str, Tile] | None = None
+) -> dict[str, Tile]:
+    """Fresh tiles; those that share memory through `alias` know each other as peers."""
+    tiles = {b.name: Tile(b.name, sizes[b.name], b.stages, b.dtype, target) for b in buffers}
+    groups: dict[str, list[Tile]] = {}
+    parent = {b.name: b.alias for b in buffers}
+    for b in buffers:
+        root = b.name
+        while (up := parent.get(root)) is not None:
+            root = up
+        groups.setdefault(root, []).append(tiles[b.name])
+    for group in groups.values():
+        for tile in group:
+            tile.peers = tuple(t for t in group if t is not tile)
+    return {**(others or {}), **tiles}
+
+
+@dataclass
+class Flight:
+    """A Copy that has not completed: arriving on its barrier is all that is left to do."""
+
+    label: str
+    stmt: Stmt
+    clock: Clock
+    barrier: BarrierState
+
+    def land(self) -> None:
+        self.barrier.arrive(self.label, self.clock)
+
+
+class Cta:
+    """One thread block: shared tiles, barriers, instances, and copies in flight."""
+
+    def __init__(self, number: int, tiles: dict[str, Tile], barriers: tuple[Barrier, ...], early: bool) -> None:
+        self.number = number
+        self.tiles = tiles
+        self.barriers = {
+            b.name: [
+                BarrierState(f"{b.name}[{i}]" if b.stages > 1 else b.name, b.kind == "named", b.arrivals)
+                for i in range(b.stages)
+            ]
+            for b in barriers
+        }
+        self.early = early
+        self.flights: list[Flight] = []
+        self.instances: list[Instance] = []
+        self.histories: dict[str, History] = {}
+
+    def history(self, key: str) -> History:
+        return self.histories.setdefault(key, History())
+
+    def finish(self) -> None:
+        """UnfinishedAsync if an operation was started that no instance knows to be complete."""
+        known: Clock = {}
+        for f in self.instances:
+            join(known, f.clock)
+        for f in self.instances:
+            for thread, (count, stmt) in f.started.items():
+                if known.get(thread, 0) < count:
+                    raise UnfinishedAsync(f"cta {self.number} ends, but nobody waited for {f.label}: {show_stmt(stmt)}")
+
+
+class Instance:
+    """One thread of control of a role."""
+
+    def __init__(
+        self,
+        label: str,
+        uid: int,
+        cta: Cta,
+        tiles: dict[str, Tile],
+        tensors: dict[str, Tensor],
+        scalars: dict[str, int],
+        shares: bool,
+        claim: Callable[[str], int],
+    ) -> None:
+        self.label, self.uid, self.cta = label, uid, cta
+        self.tiles, self.tensors = tiles, tensors
+        self.vars: dict[str, Any] = scalars
+        self.shares = shares
+        self.claim = claim
+        self.stmt: Stmt | None = None
+        self.clock: Clock = {label: 1}
+        self.started: dict[Hashable, tuple[int, Stmt]] = {}  # per completion order: operations, and the last one
+        self.queues: Counter[str] = Counter()
+
+    # Scalars and tiles.
+
+    def unbound(self, name: str) -> Exception:
+        return Undefined(f"{name} has no value here")
+
+    def gather(self, tensor: str, index: list[Any], axes: tuple[str, ...], live: Lanes | None) -> Any:
+        return self.tensors[tensor].gather(index, axes, live)
+
+    def read(self, buffer: str, stage: int) -> Any:
+        tile = self.tiles[buffer]
+        tile.check_stage(stage)
+        if self.shares:
+            self._use(tile, stage, None, write=False)
+        return tile.read(stage)
+
+    def load(self, place: Place) -> Any:
+        """Values of a slot."""
+        tile, stage, box = self._locate(place)
+        if self.shares:
+            self._use(tile, stage, box, write=False)
+        return tile.read(stage, box)
+
+    def write(self, place: Place, value: Any) -> None:
+        tile, stage, box = self._locate(place)
+        if self.shares:
+            self._use(tile, stage, box, write=True)
+        tile.write(stage, value, box)
+
+    def touch_write(self, place: Place) -> None:
+        """The check of `write`, without writing."""
+        tile, stage, box = self._locate(place)
+        if self.shares:
+            self._use(tile, stage, box, write=True)
+
+    def stored(self, tensor: Tensor, other: int) -> None:
+        """Race if a Store met an element that another instance (by number) had stored."""
+        if other:
+            raise Race(f"an element of {tensor.name} is stored by two instances")
+
+    def _locate(self, place: Place) -> tuple[Tile, int, Box | None]:
+        tile = self.tiles[place.buffer]
+        stage, box = place.locate(self)
+        tile.check_stage(stage)
+        for axis, (lo, hi), n in zip(tile.axes, box or (), tile.shape, strict=False):
+            if lo < 0 or hi > n:
+                raise OutOfBounds(f"lanes {lo} … {hi - 1} along {axis} of {tile.name}, which has {n}")
+        return tile, stage, box
+
+    # Order of accesses.
+
+    def _use(self, tile: Tile, stage: int, box: Box | None, *, write: bool) -> None:
+        """Checks a synchronous access, and remembers it if others could conflict with it."""
+        private = tile.name not in self.cta.tiles
+        history = self._history(tile, private)
+        assert self.stmt is not None
+        access = Access(
+            box if not tile.peers else None, self.label, self.clock[self.label], write, self.stmt, self.label
+        )
+        key = 0 if tile.peers else stage
+        history.check(self._name(tile, stage), key, access, self.clock)
+        if not private:
+            history.add(key, access, self.clock)
+
+    def _use_later(self, tile: Tile, stage: int, box: Box | None, thread: Hashable, time: int, **kind: bool) -> None:
+        """Checks and remembers an access of an asynchronous operation: from now until it is known to be complete."""
+        assert self.stmt is not None
+        at, key = (None, 0) if tile.peers else (box, stage)
+        access = Access(at, thread, time, stmt=self.stmt, who=self.label, asynchronous=True, **kind)
+        history = self._history(tile, tile.name not in self.cta.tiles)
+        history.check(self._name(tile, stage), key, access, self.clock)
+        history.add(key, access, self.clock)
+
+    def _history(self, tile: Tile, private: bool) -> History:
+        root = min(t.name for t in (tile, *tile.peers))
+        return self.cta.history(f"{self.label}.{root}" if private else root)
+
+    def _name(self, tile: Tile, stage: int) -> str:
+        return f"{tile.name}[{stage}]" if tile.stages > 1 else tile.name
+
+    def _start(self, thread: Hashable) -> int:
+        assert self.stmt is not None
+        count = self.started.get(thread, (0, self.stmt))[0] + 1
+        self.started[thread] = (count, self.stmt)
+        return count
+
+    def _tick(self) -> None:
+        self.clock[self.label] += 1
+
+    # Asynchronous operations.
+
+    def issue_mma(self, dst: Place, a: Place, b: Place, value: Any, queue: str) -> None:
+        """Starts an Mma whose product is `value`: its operands and destination are in use until awaited."""
+        thread = (self.label, queue)
+        time = self._start(thread)
+        for place, write in ((a, False), (b, False), (dst, True)):
+            tile, stage, box = self._locate(place)
+            self._use_later(tile, stage, box, thread, time, write=write, chained=True)
+        tile, stage, box = self._locate(dst)
+        tile.write(stage, value, box)
+        self._tick()
+
+    def copy(self, dst: Place, value: Any, signal: tuple[str, int] | None, queue: str | None) -> Steps:
+        """Starts a Copy of `value`: its destination is in use until its signal is waited for or its queue awaited."""
+        tile, stage, box = self._locate(dst)
+        thread = (self.label, *(signal or (queue,)))
+        time = self._start(thread)
+        self._use_later(tile, stage, box, thread, time, write=True, fill=True)
+        tile.write(stage, value, box)
+        if signal is not None:
+            assert self.stmt is not None
+            flight = Flight(f"copy of {self.label}", self.stmt, {**self.clock, thread: time}, self.barrier(*signal))
+            if self.cta.early:
+                flight.land()
+            else:
+                self.cta.flights.append(flight)
+        self._tick()
+        yield None
+
+    def await_queue(self, queue: str, pending: int) -> None:
+        thread = (self.label, queue)
+        started = self.started.get(thread, (0, None))[0]
+        self.clock[thread] = max(self.clock.get(thread, 0), started - pending)
+
+    # Barriers.
+
+    def barrier(self, name: str, stage: int) -> BarrierState:
+        array = self.cta.barriers[name]
+        if not 0 <= stage < len(array):
+            raise OutOfBounds(f"barrier {name}[{stage}], of which there are {len(array)}")
+        return array[stage]
+
+    def wait(self, name: str, stage: int, parity: int) -> Steps:
+        bar = self.barrier(name, stage)
+        if not bar.passes(parity):
+            yield Blocked(lambda: bar.passes(parity), bar.status)
+        join(self.clock, bar.known)
+
+    def arrive(self, name: str, stage: int) -> None:
+        self.barrier(name, stage).arrive(self.label, self.clock)
+        self._tick()
+
+    def sync(self, name: str, stage: int) -> Steps:
+        bar = self.barrier(name, stage)
+        phase = bar.arrive(self.label, self.clock)
+        self._tick()
+        if not phase.complete:
+            yield Blocked(lambda: phase.complete, bar.status)
+        join(self.clock, phase.clock)
+
+    def fence(self, kind: str) -> None:
+        """`async_proxy`: writes so far may be read by asynchronous operations of whoever is ordered after this."""
+        self.clock[fenced(self.label)] = self.clock[self.label]
+        self._tick()
