@@ -29,3 +29,9 @@ def width(text: str) -> int:
         else:
             total += 2 if unicodedata.east_asian_width(ch) in "WF" else 1
     return total
+
+
+def locate(text: str, start: int, end: int) -> Span:
+    """The span of characters `start` … `end`, at least one wide."""
+    line = text.count("\n", 0, start) + 1
+    return Span(start, max(end, start + 1), line, start - text.rfind("\n", 0, start))
