@@ -14,8 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilec.ir.attention import Attention
-from tilec.oracle.layout import Call, Problem, bind
-from tilec.oracle.weights import EXACT, Arithmetic, Dropping, Weights, contract, weigh
+from tilec.oracle.gradients import gradients
+from tilec.oracle.layout import Call, bind
+from tilec.oracle.weights import EXACT, Arithmetic, Dropping, attend, weigh
+
+__all__ = ["dead_rows", "evaluate", "gradients"]
 
 Array = NDArray[Any]
 
@@ -59,14 +62,3 @@ def _outputs(call: Call, arithmetic: Arithmetic, dropping: Dropping) -> tuple[di
     if lse is not None and attn.lse is not None:
         outputs[attn.lse] = arithmetic.rounded(lse, attn.tensor(attn.lse).dtype)
     return outputs, dead
-
-
-def attend(problem: Problem, weights: Weights, arithmetic: Arithmetic) -> Array:
-    """The output rows of one problem, [rows, features], before they are rounded to the output's dtype."""
-    attn = problem.call.attn
-    value = problem.matrix(attn.value, attn.k, attn.feature, arithmetic.real)
-    p = arithmetic.rounded(weights.shifted * weights.keep, attn.tensor(attn.value).dtype)
-    total = weights.total if attn.dropout is None else weights.total * arithmetic.real(1 - attn.dropout.p)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        rows: Array = contract(p, weights.live, value) / np.where(weights.dead, 1, total)[:, None]
-    return np.where(weights.dead[:, None], 0, rows)

@@ -61,6 +61,26 @@ def evaluate_rounded(
     return exact.evaluate(attn, inputs, sizes=sizes, seed=seed, offset=offset, arithmetic=arithmetic)
 
 
+def gradients_rounded(
+    attn: Attention,
+    inputs: Mapping[str, Array],
+    d_output: Array,
+    d_lse: Array | None = None,
+    *,
+    names: tuple[str, ...] | None = None,
+    sizes: Mapping[str, int] | None = None,
+    seed: int = 0,
+    offset: int = 0,
+    fnuz: bool = False,
+) -> dict[str, Array]:
+    """Gradients by name in the target's rounding: weights recomputed from an f32 LSE, delta from the rounded output, P
+    rounded to the output's dtype and dS to the key's before their products; arguments and errors as `exact.gradients`."""
+    arithmetic = target_arithmetic(fnuz=fnuz)
+    return exact.gradients(
+        attn, inputs, d_output, d_lse, names=names, sizes=sizes, seed=seed, offset=offset, arithmetic=arithmetic
+    )
+
+
 @dataclass(frozen=True)
 class Report:
     """What `check` found.  `worst` is the element of largest error, or the first that broke another clause."""
@@ -166,3 +186,34 @@ def verify(
         rows = dead if name == attn.output else None
         reports[name] = check(array, true[name], near[name], name=name, dtype=attn.tensor(name).dtype, dead=rows)
     return reports
+
+
+def verify_gradients(
+    attn: Attention,
+    inputs: Mapping[str, Array],
+    d_output: Array,
+    got: Mapping[str, Array],
+    d_lse: Array | None = None,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    seed: int = 0,
+    offset: int = 0,
+    fnuz: bool = False,
+) -> dict[str, Report]:
+    """Reports on the gradients in `got`, each against the exact and the rounded computation of the same call."""
+    names = tuple(got)
+    true = exact.gradients(attn, inputs, d_output, d_lse, names=names, sizes=sizes, seed=seed, offset=offset)
+    near = gradients_rounded(
+        attn, inputs, d_output, d_lse, names=names, sizes=sizes, seed=seed, offset=offset, fnuz=fnuz
+    )
+    # dP - delta cancels: where one key has all the weight it is 0 up to the f32 rounding of products this large.
+    terms = _finite_most(d_output) * _finite_most(inputs[attn.value])
+    return {
+        name: check(array, true[name], near[name], name=f"d{name}", dtype=attn.tensor(name).dtype, magnitude=terms)
+        for name, array in got.items()
+    }
+
+
+def _finite_most(x: Array) -> float:
+    values = np.abs(x.astype(np.float64))
+    return float(values[np.isfinite(values)].max(initial=0.0))

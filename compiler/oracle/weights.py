@@ -1,4 +1,4 @@
-"""The softmax weights of one problem: dot products, score lines, mask, sink, dropout.
+"""The softmax weights of one problem (dot products, score lines, mask, sink, dropout) and the rows they give.
 
 The same steps serve two arithmetics.  EXACT is float64 throughout.  A target's rounding is float32 with the probabilities
 rounded to the value's dtype, as `numerics` documents.
@@ -124,3 +124,14 @@ def contract(weights: Array, live: Array, values: Array) -> Array:
         for j in np.flatnonzero(wild):
             out = out + np.where(live[:, j, None], weights[:, j, None] * values[j], 0)
     return out
+
+
+def attend(problem: Problem, weights: Weights, arithmetic: Arithmetic) -> Array:
+    """The output rows of one problem, [rows, features], before they are rounded to the output's dtype."""
+    attn = problem.call.attn
+    value = problem.matrix(attn.value, attn.k, attn.feature, arithmetic.real)
+    p = arithmetic.rounded(weights.shifted * weights.keep, attn.tensor(attn.value).dtype)
+    total = weights.total if attn.dropout is None else weights.total * arithmetic.real(1 - attn.dropout.p)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rows: Array = contract(p, weights.live, value) / np.where(weights.dead, 1, total)[:, None]
+    return np.where(weights.dead[:, None], 0, rows)

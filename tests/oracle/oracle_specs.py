@@ -91,3 +91,50 @@ def attention(
         assumes=(),
         dropout=None if dropout is None else Dropout(dropout),
     )
+
+
+def mla(
+    *, heads: int = 4, latent: int = 16, rope: int = 8, paged: int | None = None, grad: tuple[str, ...] = ()
+) -> Attention:
+    """Absorbed latent attention: two pairs over one latent head, whose keys C are the values too."""
+    c, r = Var("c"), Var("r")
+    page = None if paged is None else fetch("bt", b, op("//", k, paged))
+    storage = DENSE if paged is None else Storage("lengths", "len_k")
+    tensors = [
+        Tensor("Q", "query", (b, q, h, c), "bf16"),
+        Tensor("Qr", "query", (b, q, h, r), "bf16"),
+        Tensor("C", "key", (b, k, c), "bf16", paged=page),
+        Tensor("R", "key", (b, k, r), "bf16", paged=page),
+        Tensor("O", "output", (b, q, h, c), "bf16"),
+        Tensor("L", "lse", (b, h, q), "f32"),
+    ]
+    if page is not None:
+        tensors += [Tensor("len_k", "table", (b,), "i32"), Tensor("bt", "table", page.index, "i32")]
+    indices = (
+        Index("b", Var("B")),
+        Index("h", Int(heads)),
+        Index("q", M),
+        Index("k", N, storage),
+        Index("c", Int(latent)),
+        Index("r", Int(rope)),
+    )
+    return Attention(
+        name="mla",
+        indices=indices,
+        tensors=tuple(tensors),
+        pairs=(("Q", "C"), ("Qr", "R")),
+        value="C",
+        output="O",
+        lse="L",
+        q="q",
+        k="k",
+        contracted=("c", "r"),
+        feature="c",
+        scale=op("/", 1, op("sqrt", latent + rope)),
+        scores=(),
+        mask=BOTTOM_RIGHT,
+        sink=None,
+        gradient=Gradient(grad) if grad else None,
+        assumes=(),
+        dropout=None,
+    )
