@@ -48,7 +48,8 @@ class Order:
     @property
     def condition(self) -> Expr:
         """The atom as an expression, `k <= q + 5` rather than `k - q <= 5`."""
-        left, right = [], []
+        left: list[Expr] = []
+        right: list[Expr] = []
         for s in (self.k, self.q):
             if s is not None:
                 (left if s.coef > 0 else right).append(times(s.term, abs(s.coef)))
@@ -135,11 +136,8 @@ def either(a: Union, b: Union) -> Union:
 
 
 def _tidy(union: Union) -> Union:
-    kept = [
-        c
-        for c in {frozenset(c): c for c in union}.values()
-        if not any(isinstance(a, Uniform) and a.condition is FALSE for a in c)
-    ]
+    distinct = {frozenset(c): c for c in union}.values()
+    kept = [c for c in distinct if not any(isinstance(a, Uniform) and a.condition is FALSE for a in c)]
     if () in kept:
         return ((),)
     return tuple(c for c in kept if not any(d is not c and set(d) < set(c) for d in kept))

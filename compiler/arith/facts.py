@@ -9,6 +9,7 @@ and positive where something is divided by them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import permutations
 
 from tilec.arith.affine import Affine, affine, canonical, minus
 from tilec.ir.build import maximum, minimum
@@ -155,14 +156,15 @@ class Facts:
                 case Op("*", (a, b)) if self.nonnegative(a) and self.nonnegative(b):
                     yield Affine(((t, 1),))
         in_form = {t for t, _ in form.terms}
-        for t, x, d in quotients:
-            for u, y, e in quotients:
-                if t is not u and d is e and t in in_form and u in in_form:
-                    # x >= y gives x // d >= y // d
-                    if isinstance(d, Var) and self.with_(Op(">=", (d, ONE))).nonnegative(affine(x) - affine(y)):
-                        yield Affine(((t, 1), (u, -1)))
-                    elif isinstance(d, Int) and self.nonnegative(affine(x) - affine(y)):
-                        yield Affine(((t, 1), (u, -1)))
+        inside = [(t, x, d) for t, x, d in quotients if t in in_form and (isinstance(d, Var) or _positive(d))]
+        for (t, x, d), (u, y, e) in permutations(inside, 2):
+            # x >= y gives x // d >= y // d
+            if d is e and self.with_(Op(">=", (d, ONE))).nonnegative(affine(x) - affine(y)):
+                yield Affine(((t, 1), (u, -1)))
+
+
+def _positive(e: Expr) -> bool:
+    return isinstance(e, Int) and e.value > 0
 
 
 def _divides(n: Expr, m: Expr) -> bool:

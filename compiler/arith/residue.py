@@ -82,5 +82,5 @@ def _in_class(a: Atom, period: Expr, offset: Mapping[str, Expr], normal: Normal)
         sides = ((a.q, offset[normal.q]), (a.k, offset[normal.k]))
         shift = plus(*(times(c, s.coef) for s, c in sides if s is not None))
         return Order(a.q, a.k, divided(minus(a.rest, shift), period), a.source).condition
-    there = {Var(n): plus(times(Var(n), period), c) for n, c in offset.items()}
+    there: dict[Expr, Expr] = {Var(n): plus(times(Var(n), period), c) for n, c in offset.items()}
     return substitute(a.condition, there)
