@@ -119,7 +119,7 @@ def contract(weights: Array, live: Array, values: Array) -> Array:
     wild = ~np.isfinite(values).all(axis=1)
     if not wild.any():
         return weights @ values
-    out = weights[:, ~wild] @ values[~wild]
+    out = weights @ np.where(wild[:, None], 0, values).astype(values.dtype)
     with np.errstate(invalid="ignore", over="ignore"):
         for j in np.flatnonzero(wild):
             out = out + np.where(live[:, j, None], weights[:, j, None] * values[j], 0)
