@@ -90,7 +90,7 @@ def _bindings(attn: Attention) -> tuple[Binding, ...]:
             case Op("+", (Var(symbol), Int(value))):
                 found.setdefault(symbol, Binding(symbol, name, axis, f"size - {value}"))
             case Op("//", (whole, Var(symbol))) if free_vars(whole) <= found.keys():
-                divisors.setdefault(symbol, Binding(symbol, name, axis, f"({show(whole)}) // size"))
+                divisors.setdefault(symbol, Binding(symbol, name, axis, show(Op("//", (whole, Var("size"))))))
             case _:
                 ...
     return (*found.values(), *(b for s, b in divisors.items() if s not in found))

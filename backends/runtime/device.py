@@ -62,7 +62,8 @@ def guard(device: torch.device) -> AbstractContextManager[object]:
     """Makes `device` current for the time of a launch; afterwards what was current before is again."""
     if device.type != "cuda" or torch.cuda.current_device() == device.index:
         return _ALREADY
-    return torch.cuda.device(device)
+    switch: AbstractContextManager[object] = torch.cuda.device(device)
+    return switch
 
 
 def float8(name: str, target_name: str) -> torch.dtype:

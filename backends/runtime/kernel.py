@@ -4,9 +4,9 @@ A call costs one dictionary lookup when its metadata (shapes, strides, dtypes, d
 before: the Plan found there has been checked, has its outputs' shapes and its launcher.  Everything else is the slow path.
 
     eager, no gradient wanted     plan, allocate, launch
-    eager, gradient wanted        the same inside `torch_op.Attend`, an autograd function
+    gradient wanted, torch.func   the same inside `torch_op.Attend`, an autograd function
     torch.compile, fake tensors,
-    torch.func, subclasses        the custom op `tilec::<name>_<identity>` (see `torch_op`)
+    modes, subclasses             the custom op `tilec::<name>_<identity>` (see `torch_op`)
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -24,12 +24,12 @@ from tilec.backends.runtime import device as devices
 from tilec.backends.runtime.checks import Bound, bind, order
 from tilec.backends.runtime.settings import settings
 from tilec.backends.runtime.signature import Signature
-from tilec.backends.runtime.torch_op import Attend, Op, backward_op_for, is_plain, op_for
+from tilec.backends.runtime.torch_op import Attend, Op, backward_op_for, is_plain, op_for, transformed
 from tilec.backends.runtime.values import check_values
 from tilec.dsl.faults import CallFault, TargetFault
 
 PLANS = 4096  # call shapes remembered; a server whose packed totals vary forgets all of them at once
-Result = Tensor | tuple[Tensor, ...]
+Result: TypeAlias = "Tensor | tuple[Tensor, ...]"
 
 
 class Provider(Protocol):
@@ -84,6 +84,8 @@ class Kernel:
             tensors = order(self.signature, tensors, named)
         if torch.compiler.is_compiling() or not is_plain(tensors):
             return self._through_op(tensors, out)
+        if transformed():
+            return self._recorded(tensors, out)
         if torch.is_grad_enabled():
             for t in tensors:
                 if t.requires_grad:

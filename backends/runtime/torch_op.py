@@ -4,7 +4,7 @@ Each kernel becomes `tilec::<name>_<identity>(Tensor Q, …) -> (Tensor, …)`, 
 The identity is a hash of the spec and of how it was loaded, so equal kernels share an op and a saved graph finds it again.
 Shapes of outputs are formulas over shapes of inputs: nothing specialises on a length under `torch.compile(dynamic=True)`.
 
-`Attend` does the same for plain eager calls, without the dispatcher.
+`Attend` does the same for eager calls and under `torch.func`, which custom ops do not support, without the dispatcher.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tilec.dsl.faults import CallFault
 
 if TYPE_CHECKING:
     from tilec.backends.runtime.kernel import Kernel
+    from tilec.backends.runtime.signature import Signature
 
 Op = Callable[..., Any]
 _KERNELS: dict[str, Kernel] = {}  # what each op runs: the kernel of that identity that was loaded last
@@ -29,15 +30,11 @@ _OPS: dict[str, Op] = {}
 
 
 def is_plain(tensors: Sequence[Any]) -> bool:
-    """Whether these are ordinary tensors with no mode or transform active: what the dispatcher has no business with."""
+    """Whether these are ordinary tensors with no mode active: what the dispatcher has no business with."""
     for t in tensors:
         if type(t) is not Tensor and type(t) is not Parameter:
             return not isinstance(t, Tensor)  # a wrong argument is for the checks to name
-    return not (
-        torch._C._len_torch_dispatch_stack()
-        or torch._C._are_functorch_transforms_active()
-        or torch._C._is_torch_function_mode_enabled()
-    )
+    return not (torch._C._len_torch_dispatch_stack() or torch._C._is_torch_function_mode_enabled())
 
 
 def op_for(kernel: Kernel, name: str) -> Op:
@@ -69,30 +66,59 @@ def undifferentiable(kernel: Kernel, needed: Sequence[bool]) -> CallFault | None
     return None
 
 
-class Attend(torch.autograd.Function):
+def transformed() -> bool:
+    """Whether a transform of `torch.func` is active."""
+    return bool(torch._C._are_functorch_transforms_active())
+
+
+class Attend(torch.autograd.Function):  # type: ignore[misc]
     """An eager call under autograd: `Attend.apply(kernel, *tensors)` gives the outputs as a tuple."""
 
     @staticmethod
-    def forward(ctx: Any, kernel: Kernel, *tensors: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
-        outputs = kernel.forward(tensors)
+    def forward(kernel: Kernel, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return kernel.forward(tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        kernel, *tensors = inputs
         ctx.kernel = kernel
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors, *outputs)
-        return outputs
+        ctx.save_for_backward(*tensors, *output)
 
     @staticmethod
     def backward(ctx: Any, *d_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
         kernel, needed = ctx.kernel, ctx.needs_input_grad[1:]
         if problem := undifferentiable(kernel, needed):
             raise problem
-        count = len(kernel.signature.arguments)
-        saved = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph: the op knows that it has no second derivative
-            grads = kernel.backward_op(*d_outputs, *saved)
-            grads = grads if isinstance(grads, tuple) else (grads,)
+        if torch.is_grad_enabled() or transformed():
+            grads = Derivative.apply(kernel, *d_outputs, *ctx.saved_tensors)
         else:
-            grads = kernel.backward(saved[:count], saved[count:], d_outputs)
+            grads = Derivative.forward(kernel, *d_outputs, *ctx.saved_tensors)
         return None, *_spread(kernel, needed, grads)
+
+
+class Derivative(torch.autograd.Function):  # type: ignore[misc]
+    """The backward pass as a function of its own, so that `create_graph` and `torch.func` see that it ends here."""
+
+    @staticmethod
+    def forward(kernel: Kernel, *tensors: Tensor | None) -> tuple[Tensor, ...]:
+        d_outputs, inputs, outputs = _split(kernel.signature, tensors)
+        return kernel.backward(inputs, outputs, d_outputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.kernel = inputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor | None) -> Any:
+        name = ctx.kernel.signature.kernel
+        raise CallFault("E1025", f"`{name}` has first derivatives only; this backward pass wants the second")
+
+
+def _split(signature: Signature, tensors: Sequence[Tensor | None]) -> tuple[Any, Any, Any]:
+    """Arguments of the derivative: gradients of outputs, inputs, outputs."""
+    outs, ins = len(signature.outputs), len(signature.arguments)
+    return tensors[:outs], tensors[outs : outs + ins], tensors[outs + ins :]
 
 
 def _spread(kernel: Kernel, needed: Sequence[bool], grads: Sequence[Tensor]) -> list[Tensor | None]:
@@ -130,6 +156,7 @@ def _register(kernel: Kernel, name: str) -> Op:
         current = _KERNELS[name]
         if problem := undifferentiable(current, ctx.needs_input_grad):
             raise problem
+        assert current.backward_op is not None  # some argument has a gradient
         grads = current.backward_op(*d_outputs, *ctx.saved_tensors)
         spread = _spread(current, ctx.needs_input_grad, grads if isinstance(grads, tuple) else (grads,))
         return spread[0] if len(spread) == 1 else tuple(spread)
@@ -139,7 +166,8 @@ def _register(kernel: Kernel, name: str) -> Op:
     )
     op.register_fake(fake)
     op.register_autograd(backward, setup_context=setup_context)
-    return op._opoverload
+    overload: Op = op._opoverload
+    return overload
 
 
 def backward_op_for(kernel: Kernel, name: str) -> Op:
@@ -148,7 +176,6 @@ def backward_op_for(kernel: Kernel, name: str) -> Op:
     if full in _OPS:
         return _OPS[full]
     signature = kernel.signature
-    outs, ins = len(signature.outputs), len(signature.arguments)
     arguments = ", ".join(
         [
             *(f"Tensor? d_{o.name}" for o in signature.outputs),
@@ -157,13 +184,12 @@ def backward_op_for(kernel: Kernel, name: str) -> Op:
     )
 
     def run(*tensors: Tensor | None) -> Any:
-        d_outputs, inputs, outputs = tensors[:outs], tensors[outs : outs + ins], tensors[outs + ins :]
-        return _one_or_all(_KERNELS[name].backward(inputs, outputs, d_outputs))  # type: ignore[arg-type]
+        d_outputs, inputs, outputs = _split(signature, tensors)
+        return _one_or_all(_KERNELS[name].backward(inputs, outputs, d_outputs))
 
     def fake(*tensors: Tensor | None) -> Any:
-        by_name = dict(zip(signature.names, tensors[outs : outs + ins], strict=True))
-        found = [by_name[n] for n in signature.gradients]
-        return _one_or_all([t.new_empty(t.shape) for t in found if t is not None])
+        by_name = dict(zip(signature.names, _split(signature, tensors)[1], strict=True))
+        return _one_or_all([by_name[n].new_empty(by_name[n].shape) for n in signature.gradients])
 
     op = torch.library.custom_op(
         f"tilec::{full}", run, mutates_args=(), schema=f"({arguments}) -> {_results(len(signature.gradients))}"

@@ -39,7 +39,8 @@ def _lengths(signature: Signature, s: Sequences, bound: Bound, named: Mapping[st
     """Length of each sequence; None when storage is dense."""
     if s.table is None:
         return None
-    values, rows = named[s.table].tolist(), evaluate(s.rows, bound.extents)
+    values: list[int] = named[s.table].tolist()
+    rows = evaluate(s.rows, bound.extents)
     argument = signature.argument(s.table)
     if s.kind == "lengths":
         for b, n in enumerate(values):
