@@ -270,7 +270,7 @@ def _show(e: Expr, outer: int) -> str:
             return f"({v})" if v < 0 and outer > 5 else str(v)
         case Float(v):
             text = repr(v)
-            return f"({text})" if v < 0 and outer > 5 else text
+            return f"({text})" if text[0] == "-" and outer > 5 else text
         case Bool(v):
             return "true" if v else "false"
         case Var(name):
@@ -294,7 +294,9 @@ def _show(e: Expr, outer: int) -> str:
                     left, right = right, left
                 text = f"{_show(args[0], left)} {spec.infix} {_show(args[1], right)}"
             elif name == "neg":
-                text = f"-{_show(args[0], spec.precedence)}"
+                # `-3` is the constant; its negation is `-(3)`.
+                literal = isinstance(args[0], Int | Float) and _show(args[0], 0)[0] != "-"
+                text = f"-({_show(args[0], 0)})" if literal else f"-{_show(args[0], spec.precedence)}"
             elif name == "not":
                 text = f"not {_show(args[0], spec.precedence)}"
             else:
