@@ -48,7 +48,7 @@ format: .venv/ready  ## ruff: rewrite
 	$(PY) -m ruff format .
 
 bench: .venv/ready  ## the examples against PyTorch's own attention, on this machine's GPU
-	$(PY) -m tilec.cli bench examples/causal_gqa/spec.tile --against sdpa,cudnn,flex
+	.venv/bin/tilec bench examples/causal_gqa/spec.tile --against sdpa,cudnn,flex
 
 clean:  ## remove what the other goals made
 	rm -rf .venv .venv-demo build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

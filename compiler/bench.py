@@ -26,8 +26,12 @@ from typing import Any
 import torch
 
 from tilec.backends.runtime import timing
+from tilec.dsl.faults import TargetFault
+from tilec.frontend import Spec, bind, unbound_constants
+from tilec.ir.attention import Attention
 from tilec.peers.adapters import PEERS, Call
-from tilec.peers.case import Case
+from tilec.peers.case import Case, make_tensors
+from tilec.shapes import call_sizes
 
 AGREE = 3e-2  # two half-precision implementations differ by less, relative to the largest output
 
@@ -151,6 +155,45 @@ def bench(
         options=options,
         rows=tuple(rows.values()),
     )
+
+
+def bench_kernel(
+    spec: Spec,
+    attn: Attention,
+    name: str,
+    backend: str | None,
+    shape: Mapping[str, int],
+    against: Sequence[str],
+    options: Options = Options(),
+    progress: Callable[[str], None] = lambda _: None,
+) -> Result:
+    """Measures one kernel of a file on this machine's device.  `shape` gives every symbol that the call has.
+
+    Raises TargetFault E0905 for a symbol without a value, E0906 for a target that this machine cannot run."""
+    from tilec.backends.runtime import device as devices
+    from tilec.jit import load
+
+    missing = [n for n in (*attn.extents, *unbound_constants(attn)) if n not in shape]
+    if missing:
+        hint = f"add --shape {','.join(f'{n}=…' for n in missing)}"
+        raise TargetFault(
+            "E0905", f"`{attn.name}` needs values for {', '.join(missing)}", hint=hint, source=spec.source
+        )
+    device = devices.first()
+    if devices.target_of(device) != name:
+        note = f"it has {devices.describe(device)}"
+        raise TargetFault("E0906", f"this machine cannot run {name}", note=note)
+    sizes = call_sizes(attn, shape)
+    case = Case(bind(attn, {n: shape[n] for n in unbound_constants(attn)}), sizes, make_tensors(attn, sizes, device))
+    kernel = load(Path(spec.source.path), kernel=attn.name, target=name, backend=backend)
+    arguments = tuple(case.tensors[n] for n in kernel.signature.names)
+
+    def own() -> torch.Tensor:
+        with torch.no_grad():
+            result = kernel(*arguments)
+        return result[0] if isinstance(result, tuple) else result
+
+    return bench(case, own, against, options, progress)
 
 
 def _prepare(name: str, case: Case, own: Call, reference: torch.Tensor | None) -> tuple[Call | None, Row]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tilec.dsl.faults import Fault, Faults
-from tilec.terminal import as_data, faults_of, report, show_json, show_table
+from tilec.terminal import as_data, faults_of, progress, report, show_json, show_table
 
 if TYPE_CHECKING:
     from tilec.frontend import Spec
@@ -45,6 +45,23 @@ def _bindings(ctx: click.Context, param: click.Parameter, value: Any) -> dict[st
             raise click.BadParameter(f"`{part.strip()}` is not NAME=SIZE", ctx, param)
         out[name.strip()] = int(size)
     return out
+
+
+def _kinds(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
+    return _words(ctx, param, value, ("source", "asm", "binary"))
+
+
+def _peers(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
+    return _words(ctx, param, value, ("sdpa", "cudnn", "flex", "fa3"))
+
+
+def _words(ctx: click.Context, param: click.Parameter, value: str | None, choices: tuple[str, ...]) -> tuple[str, ...]:
+    """`source,asm`: each one of `choices`."""
+    words = tuple(w.strip() for w in (value or "").split(",") if w.strip())
+    for word in words:
+        if word not in choices:
+            raise click.BadParameter(f"`{word}` is none of {', '.join(choices)}", ctx, param)
+    return words
 
 
 def _remember_json(ctx: click.Context, _: click.Parameter, on: bool) -> bool:
@@ -152,3 +169,181 @@ def list_targets(name: str | None, as_json: bool) -> None:
         return
     for field, value, source in rows_of(one):
         click.echo(f"{field:24} {value:>16}  {source}")
+
+
+@main.command("compile")
+@SPEC
+@KERNEL
+@TARGET
+@BACKEND
+@SET
+@click.option(
+    "-o", "--output", type=click.Path(file_okay=False, path_type=Path), help="Write a module into this folder."
+)
+@click.option("--emit", callback=_kinds, help="Print or, with -o, write: source, asm, binary (a list).")
+@click.option("--dump-ir", is_flag=False, flag_value="", help="Print the program after each pass, or after =PASS.")
+def compile_spec(
+    path: Path,
+    kernel: str | None,
+    target: str | None,
+    backend: str | None,
+    constants: dict[str, int],
+    output: Path | None,
+    emit: tuple[str, ...],
+    dump_ir: str | None,
+) -> None:
+    """Compiles a spec: to a Python module, or to what the backend printed."""
+    from tilec.compile_spec import dump, emitted, print_files, write_files
+    from tilec.frontend import read_spec
+    from tilec.legality import check_spec
+
+    spec = read_spec(path)
+    with progress(f"compiling {path}"):
+        name = target or _device_target()
+        check_spec(spec, name, backend)
+        for attn in _kernels(spec, kernel):
+            if dump_ir is not None:
+                click.echo(dump(spec, attn, name, constants, only=dump_ir or None))
+            if emit:
+                files = emitted(spec, attn, name, backend, constants, emit)
+                if output is None:
+                    print_files(files)
+                else:
+                    write_files(files, output)
+            if output is not None and not emit:
+                from tilec.aot import build
+
+                click.echo(str(build(spec, attn.name, name, output, backend=backend, constants=constants)))
+            if output is None and not emit and dump_ir is None:
+                files = emitted(spec, attn, name, backend, constants, ("source",))
+                click.echo(f"{path}: {attn.name}: compiles for {name} ({', '.join(files)})")
+
+
+@main.command("explain")
+@SPEC
+@KERNEL
+@TARGET
+@BACKEND
+@SET
+@SHAPE
+@JSON
+def explain_spec(
+    path: Path,
+    kernel: str | None,
+    target: str | None,
+    backend: str | None,
+    constants: dict[str, int],
+    shape: dict[str, int],
+    as_json: bool,
+) -> None:
+    """Says which tiles are kept and why, what the budget is and what bounds the speed."""
+    from tilec.explain import explain_kernel, to_data, to_text
+    from tilec.frontend import read_spec
+
+    spec = read_spec(path)
+    with progress("explaining"):
+        name = target or _device_target()
+        found = [explain_kernel(spec, attn, name, backend, constants, shape) for attn in _kernels(spec, kernel)]
+    if as_json:
+        show_json([to_data(e) for e in found])
+    else:
+        click.echo("\n\n".join(to_text(e) for e in found))
+
+
+@main.command("bench")
+@SPEC
+@KERNEL
+@TARGET
+@BACKEND
+@SET
+@SHAPE
+@click.option("--against", default="sdpa,cudnn,flex,fa3", show_default=True, callback=_peers, help="Peers to measure.")
+@click.option("--rounds", default=7, show_default=True, help="Interleaved rounds; the median counts.")
+@click.option("--sustained", default=0.5, show_default=True, help="Seconds of each kernel alone.")
+@click.option("--graph", is_flag=True, help="Replay captured CUDA graphs.")
+@click.option("--watchdog", default=600.0, show_default=True, help="Seconds after which a hung run ends.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Also write the JSON here.")
+@JSON
+def bench_spec(
+    path: Path,
+    kernel: str | None,
+    target: str | None,
+    backend: str | None,
+    constants: dict[str, int],
+    shape: dict[str, int],
+    against: tuple[str, ...],
+    rounds: int,
+    sustained: float,
+    graph: bool,
+    watchdog: float,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Measures a spec beside other implementations of the same attention."""
+    from tilec.bench import Options, bench_kernel, table
+    from tilec.frontend import read_spec
+    from tilec.legality import check_spec
+
+    spec = read_spec(path)
+    attn = _one(spec, kernel)
+    options = Options(rounds=rounds, sustained_seconds=sustained, graph=graph, watchdog=watchdog)
+    with progress("loading") as say:
+        name = target or _device_target()
+        check_spec(spec, name, backend)
+        result = bench_kernel(spec, attn, name, backend, {**constants, **shape}, against, options, say)
+    if output is not None:
+        output.write_text(result.to_json() + "\n", encoding="utf-8")
+    if as_json:
+        click.echo(result.to_json())
+    else:
+        show_table(table(result))
+
+
+@main.command()
+@SPEC
+@KERNEL
+@TARGET
+@BACKEND
+@SET
+@SHAPE
+@click.option("--seed", default=0, help="Of the random inputs.")
+@JSON
+def verify(
+    path: Path,
+    kernel: str | None,
+    target: str | None,
+    backend: str | None,
+    constants: dict[str, int],
+    shape: dict[str, int],
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Runs a spec on a target and compares with the float64 oracle."""
+    from tilec.frontend import read_spec
+    from tilec.legality import check_spec
+    from tilec.verify_spec import as_table, verify_kernel
+
+    spec = read_spec(path)
+    with progress("loading") as say:
+        name = target or _device_target()
+        check_spec(spec, name, backend)
+        outcomes = [
+            outcome
+            for attn in _kernels(spec, kernel)
+            for outcome in verify_kernel(
+                spec, attn, name, backend=backend, constants=constants, shape=shape, seed=seed, progress=say
+            )
+        ]
+    if as_json:
+        show_json([o.to_data() for o in outcomes])
+    else:
+        show_table(as_table(outcomes))
+    if not all(o.ok for o in outcomes):
+        raise SystemExit(1)
+
+
+def _device_target() -> str:
+    """The target of this machine's GPU, or cpu."""
+    from tilec.backends.runtime.device import first, target_of
+
+    return target_of(first())

@@ -203,9 +203,27 @@ def _fill(
     attn: Attention, t: Tensor, shape: tuple[int, ...], extents: Mapping[str, int], device: Any, g: torch.Generator
 ) -> torch.Tensor:
     dtype: torch.dtype = getattr(torch, TORCH[t.dtype])
+    if t.slot == "table":
+        return _table(attn, t, shape, extents, device)
     if t.dtype in ("i32", "i64"):
         ids = torch.randint(0, 8, shape, device=device, generator=g)
         return (ids.sort(-1).values if "nondecreasing" in t.facts else ids).to(dtype)
     if t.dtype == "bool":
         return torch.rand(shape, device=device, generator=g) < 0.5
     return torch.randn(shape, device=device, generator=g).to(dtype)
+
+
+def _table(attn: Attention, t: Tensor, shape: tuple[int, ...], extents: Mapping[str, int], device: Any) -> torch.Tensor:
+    """Every sequence at its longest, pages in order, descales of 1."""
+    if t.dtype == "f32":
+        return torch.ones(shape, device=device)
+    for index in attn.indices:
+        if index.storage.table == t.name:
+            length = int(value(index.extent, extents, {}))
+            if index.storage.kind == "packed":
+                return torch.arange(shape[0], device=device, dtype=torch.int32) * length
+            return torch.full(shape, length, device=device, dtype=torch.int32)
+    count = 1
+    for n in shape:
+        count *= n
+    return torch.arange(count, device=device, dtype=torch.int32).view(shape)
