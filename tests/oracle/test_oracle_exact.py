@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from oracle_specs import BOTTOM_RIGHT, M, N, attention, b, fetch, h, k, mla, op, q, s
+from oracle_specs import BOTTOM_RIGHT, attention, mla, op
 from oracle_torch import bottom_right, dense, f64, heads_first, leaf
 
-from tilec.ir.attention import Tensor
 from tilec.ir.expr import FALSE, Float, Var
 from tilec.ir.philox import uniform
 from tilec.oracle.exact import dead_rows, evaluate
@@ -31,7 +32,7 @@ def check(attn, inputs, out, lse):
 
 @pytest.mark.parametrize(("m", "n"), [(37, 53), (53, 37), (1, 64), (64, 1), (5, 5)])
 def test_causal_gqa_against_sdpa(m, n):
-    attn = attention(heads=8, group=4, mask=BOTTOM_RIGHT)
+    attn = attention(BOTTOM_RIGHT, heads=8, group=4)
     inputs = make_inputs(attn, {"B": 2, "M": m, "N": n})
     tq, tk, tv = torch_inputs(inputs, 4)
     live = bottom_right(m, n)
@@ -42,7 +43,7 @@ def test_causal_gqa_against_sdpa(m, n):
 
 @pytest.mark.parametrize("style", ["normal", "shifted", "onehot", "position"])
 def test_styles_and_value_width(style):
-    attn = attention(features=24, mask=BOTTOM_RIGHT)
+    attn = attention(BOTTOM_RIGHT, features=24)
     inputs = make_inputs(attn, SIZES, style=style)
     tq, tk, tv = torch_inputs(inputs)
     got, (out, lse) = evaluate(attn, inputs), dense(tq @ tk.mT / 4.0, bottom_right(37, 53), tv)
@@ -52,20 +53,15 @@ def test_styles_and_value_width(style):
 
 def test_scores_masks_params_and_sink():
     """softcap, ALiBi, a bias matrix and documents, with a sink, in the order of the lines."""
-    params = (
-        Tensor("slope", "param", (h,), "f32"),
-        Tensor("Bt", "bias", (b, h, q, k), "f32"),
-        Tensor("doc", "param", (b, k), "i32", facts=frozenset({"nondecreasing"})),
-    )
     attn = attention(
-        scores=(
-            op("*", 5.0, op("tanh", op("/", s, 5.0))),
-            op("-", s, op("*", fetch("slope", h), op("-", op("+", q, op("-", N, M)), k))),
-            op("+", s, fetch("Bt", b, h, q, k)),
-        ),
-        mask=op("and", op("==", fetch("doc", b, q), fetch("doc", b, k)), op("<=", k, q)),
-        params=params,
-        sink=True,
+        "param slope[h] : f32",
+        "bias Bt[b, h, q, k] : f32",
+        "param doc[b, k] : i32 nondecreasing",
+        "sink Z[h] : f32",
+        "score s = 5.0 * tanh(s / 5.0)",
+        "score s = s - slope[h] * (q + (N - M) - k)",
+        "score s = s + Bt[b, h, q, k]",
+        "mask doc[b, q] == doc[b, k] and k <= q",
     )
     inputs = make_inputs(attn, {**SIZES, "M": 40, "N": 53})
     tq, tk, tv = torch_inputs(inputs)
@@ -86,9 +82,9 @@ def test_latent_attention_adds_pairs_and_reuses_keys():
     check(attn, inputs, *dense(logits, bottom_right(37, 53), c))
 
 
-@pytest.mark.parametrize("order", ["bhqd", "qbhd", "hqdb", "dqhb"])
+@pytest.mark.parametrize("order", ["bhqd", "qbhd", "hbqd", "qhbd"])
 def test_any_order_of_dimensions(order):
-    plain, other = attention(mask=BOTTOM_RIGHT), attention(mask=BOTTOM_RIGHT, order=order)
+    plain, other = attention(BOTTOM_RIGHT), attention(BOTTOM_RIGHT, order=order)
     inputs = make_inputs(plain, SIZES)
     axes = ["bqhd".index(c) for c in order]
     moved = {n: np.transpose(x, axes) for n, x in inputs.items()}
@@ -106,7 +102,7 @@ def test_descales_multiply_the_stored_values():
 
 
 def test_dropout_keeps_the_lse_and_the_documented_bits():
-    attn = attention(mask=BOTTOM_RIGHT, dropout=0.25)
+    attn = attention(BOTTOM_RIGHT, "dropout 0.25")
     inputs = make_inputs(attn, SIZES)
     tq, tk, tv = torch_inputs(inputs)
     at = np.ix_(range(2), range(4), range(37), range(53))
@@ -121,7 +117,7 @@ def test_dropout_keeps_the_lse_and_the_documented_bits():
 @pytest.mark.parametrize("sizes", [{"N": 0}, {"M": 0}, {"B": 0}, {"N": 0, "M": 0}])
 @pytest.mark.parametrize("sink", [False, True])
 def test_empty_extents(sizes, sink):
-    attn = attention(sink=sink, mask=BOTTOM_RIGHT)
+    attn = attention(BOTTOM_RIGHT, *(["sink Z[h] : f32"] if sink else []))
     inputs = make_inputs(attn, {**SIZES, **sizes})
     got = evaluate(attn, inputs)
     full = {**SIZES, **sizes}
@@ -131,7 +127,7 @@ def test_empty_extents(sizes, sink):
 
 
 def test_rows_without_live_keys_are_zero_even_with_a_sink():
-    attn = attention(sink=True, mask=op("and", BOTTOM_RIGHT, op("!=", q, 30)))
+    attn = attention("sink Z[h] : f32", "mask k <= q + N - M and q != 30")
     inputs = make_inputs(attn, {"B": 1, "M": 40, "N": 25})
     got, dead = evaluate(attn, inputs), dead_rows(attn, inputs)
     expected = np.array([r < 15 or r == 30 for r in range(40)])
@@ -140,25 +136,28 @@ def test_rows_without_live_keys_are_zero_even_with_a_sink():
     assert np.array_equal(got["L"] == -np.inf, np.broadcast_to(expected, (1, 4, 40)))
 
 
+K, Q, S = Var("k"), Var("q"), Var("s")
+
+
 def test_a_false_mask_weighs_nothing_under_any_score():
-    attn = attention(scores=(op("where", op("==", k, 3), Float(np.inf), s),), mask=op("!=", k, 3))
+    plain = attention("mask k != 3")
+    attn = plain.with_(scores=(op("where", op("==", K, 3), Float(np.inf), S),))
     inputs = make_inputs(attn, SIZES)
-    plain = attention(mask=op("!=", k, 3))
     np.testing.assert_array_equal(evaluate(attn, inputs)["O"], evaluate(plain, inputs)["O"])
-    nothing = attention(mask=FALSE)
-    assert not evaluate(nothing, inputs)["O"].any()
+    assert not evaluate(attn.with_(mask=FALSE), inputs)["O"].any()
 
 
 def test_scores_of_minus_infinity_weigh_like_a_false_mask():
-    attn = attention(scores=(op("where", op("or", op("==", k, 3), op("==", q, 5)), Float(-np.inf), s),), sink=True)
-    masked = attention(mask=op("not", op("or", op("==", k, 3), op("==", q, 5))), sink=True)
+    masked = attention("sink Z[h] : f32", "mask not (k == 3 or q == 5)")
+    barred = op("where", op("or", op("==", K, 3), op("==", Q, 5)), Float(-np.inf), S)
+    attn = attention("sink Z[h] : f32").with_(scores=(barred,))
     inputs = make_inputs(attn, SIZES)
     for name, array in evaluate(masked, inputs).items():
         np.testing.assert_array_equal(evaluate(attn, inputs)[name], array)
 
 
 def test_a_nan_reaches_the_rows_that_see_it():
-    attn = attention(mask=op("<=", k, q))
+    attn = attention("mask k <= q")
     inputs = make_inputs(attn, {"B": 1, "M": 12, "N": 12})
     clean = evaluate(attn, inputs)
     for name, sees in (("Q", [7]), ("K", range(7, 12)), ("V", range(7, 12))):
@@ -171,27 +170,24 @@ def test_a_nan_reaches_the_rows_that_see_it():
 
 
 def test_reads_outside_a_param_matter_only_in_live_lanes():
-    params = (Tensor("near", "param", (Var("d"),), "f32"),)
-    table = fetch("near", op("-", q, k))
-    window = op("and", op("<=", k, q), op("<", op("-", q, k), 16))
-    attn = attention(params=params, scores=(op("+", s, table),), mask=window)
+    lines = ("param near[d] : f32", "score s = s + near[q - k]")
+    attn = attention(*lines, "mask k <= q and q - k < 16")
     inputs = make_inputs(attn, {"B": 1, "M": 30, "N": 30})
     tq, tk, tv = torch_inputs(inputs)
     apart = torch.arange(30)[:, None] - torch.arange(30)[None, :]
     near = leaf(inputs["near"])[apart.clamp(0, 15)]
     check(attn, inputs, *dense(tq @ tk.mT / 4.0 + near, (apart >= 0) & (apart < 16), tv))
     with pytest.raises(IndexError, match="near"):
-        evaluate(attention(params=params, scores=(op("+", s, table),)), inputs)
+        evaluate(attention(*lines), inputs)
+
+
+def grouped(e):
+    return op("//", Var("h"), Var("G")) if e is op("//", Var("h"), 4) else e
 
 
 def test_a_group_size_is_read_off_the_shapes():
-    group = Var("G")
-    attn = attention(heads=8)
-    grouped = tuple(
-        Tensor(t.name, t.slot, tuple(op("//", h, group) if e is h and t.name in "KV" else e for e in t.index), t.dtype)
-        for t in attn.tensors
-    )
-    symbolic, fixed = attn.with_(tensors=grouped), attention(heads=8, group=4)
+    fixed = attention(heads=8, group=4)
+    symbolic = fixed.with_(tensors=tuple(replace(t, index=tuple(map(grouped, t.index))) for t in fixed.tensors))
     inputs = make_inputs(fixed, SIZES)
     np.testing.assert_array_equal(evaluate(symbolic, inputs)["O"], evaluate(fixed, inputs)["O"])
 

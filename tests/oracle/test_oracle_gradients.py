@@ -5,18 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from oracle_specs import BOTTOM_RIGHT, attention, b, fetch, h, k, mla, op, q, s
+from oracle_specs import BOTTOM_RIGHT, attention, mla, op
 from oracle_torch import bottom_right, dense, f64, heads_first, leaf
 
 from tilec.arith.derivative import NoDerivative
-from tilec.ir.attention import Tensor
-from tilec.ir.expr import Float, Int, Var
+from tilec.ir.expr import Float, Var
 from tilec.ir.philox import uniform
 from tilec.oracle.exact import evaluate, gradients
 from tilec.oracle.inputs import make_inputs
 
 SIZES = {"B": 2, "M": 21, "N": 34}
-d = Var("d")
 
 
 def compare(attn, inputs, forward, names, *, lse=True, **options):
@@ -40,7 +38,7 @@ def compare(attn, inputs, forward, names, *, lse=True, **options):
 @pytest.mark.parametrize("lse", [False, True])
 @pytest.mark.parametrize(("m", "n"), [(21, 34), (34, 21)])
 def test_causal_gqa_with_and_without_the_gradient_of_the_lse(m, n, lse):
-    attn = attention(heads=8, group=4, features=24, mask=BOTTOM_RIGHT)
+    attn = attention(BOTTOM_RIGHT, heads=8, group=4, features=24)
     inputs = make_inputs(attn, {**SIZES, "M": m, "N": n})
 
     def forward(x):
@@ -51,31 +49,27 @@ def test_causal_gqa_with_and_without_the_gradient_of_the_lse(m, n, lse):
 
 
 def test_softcap_slopes_biases_tables_and_a_sink():
-    params = (
-        Tensor("slope", "param", (h,), "f32"),
-        Tensor("Bt", "bias", (b, h, q, k), "f32"),
-        Tensor("shared", "bias", (q, k), "f32"),
-        Tensor("near", "param", (h, d), "f32"),
-        Tensor("heat", "param", (), "f32"),
-    )
     attn = attention(
-        params=params,
-        sink=True,
-        scale=op("*", fetch("heat"), 0.5),
-        scores=(
-            op("*", 5.0, op("tanh", op("/", s, 5.0))),
-            op("-", s, op("*", fetch("slope", h), op("abs", op("-", q, k)))),
-            op("+", op("+", s, fetch("Bt", b, h, q, k)), op("*", fetch("shared", q, k), s)),
-            op("+", s, fetch("near", h, op("-", q, k))),
-        ),
-        mask=op("and", op("<=", k, q), op("<", op("-", q, k), 16)),
+        "param slope[h] : f32",
+        "bias Bt[b, h, q, k] : f32",
+        "bias shared[q, k] : f32",
+        "param near[h, d] : f32",
+        "param heat[d] : f32",
+        "sink Z[h] : f32",
+        "scale 0.5",
+        "score s = s * heat[3]",
+        "score s = 5.0 * tanh(s / 5.0)",
+        "score s = s - slope[h] * abs(q - k)",
+        "score s = s + Bt[b, h, q, k] + shared[q, k] * s",
+        "score s = s + near[h, q - k]",
+        "mask k <= q and q - k < 16",
     )
     inputs = make_inputs(attn, SIZES)
     apart = torch.arange(21)[:, None] - torch.arange(34)[None, :]
 
     def forward(x):
         tq, tk, tv = (heads_first(x[n]) for n in "QKV")
-        z = 5.0 * torch.tanh(tq @ tk.mT * (x["heat"] * 0.5) / 5.0)
+        z = 5.0 * torch.tanh(tq @ tk.mT * (x["heat"][3] * 0.5) / 5.0)
         z = z - x["slope"][:, None, None] * apart.abs()
         z = z + x["Bt"] + x["shared"] * z
         z = z + x["near"][:, apart.clamp(0, 15)]
@@ -85,9 +79,11 @@ def test_softcap_slopes_biases_tables_and_a_sink():
 
 
 def test_every_score_function_chains():
-    line = op("log", op("+", op("exp", op("min", s, 1.5)), op("sqrt", op("+", op("**", s, 2), op("abs", s)))))
-    last = op("where", op(">", s, 0.5), op("max", s, op("*", 2.0, op("-", s, 0.6))), op("/", s, op("+", 2, s)))
-    attn = attention(scores=(line, last), mask=BOTTOM_RIGHT)
+    attn = attention(
+        "score s = log(exp(min(s, 1.5)) + sqrt(s ** 2 + abs(s)))",
+        "score s = where(s > 0.5, max(s, 2.0 * (s - 0.6)), s / (2 + s))",
+        BOTTOM_RIGHT,
+    )
     inputs = make_inputs(attn, SIZES)
 
     def forward(x):
@@ -113,7 +109,7 @@ def test_a_value_that_is_a_key_gets_both_contributions():
 
 
 def test_dropout_and_descales():
-    attn = attention(mask=BOTTOM_RIGHT, dropout=0.4, scaled=True, group=2)
+    attn = attention(BOTTOM_RIGHT, "dropout 0.4", scaled=True, dtype="e4m3", out="bf16", group=2)
     inputs = make_inputs(attn, SIZES)
     keep = torch.from_numpy(uniform(3, 0, *np.ix_(range(2), range(4), range(21), range(34))) >= np.float32(0.4))
 
@@ -128,7 +124,7 @@ def test_dropout_and_descales():
 
 @pytest.mark.parametrize("style", ["shifted", "onehot"])
 def test_large_logits_against_autograd(style):
-    attn = attention(mask=BOTTOM_RIGHT)
+    attn = attention(BOTTOM_RIGHT)
     inputs = make_inputs(attn, SIZES, style=style)
 
     def forward(x):
@@ -139,16 +135,16 @@ def test_large_logits_against_autograd(style):
 
 
 def test_against_central_differences():
-    params = (Tensor("slope", "param", (h,), "f32"),)
     attn = attention(
+        "param slope[h] : f32",
+        "sink Z[h] : f32",
+        "score s = s - slope[h] * (q - k)",
+        "score s = tanh(s)",
+        "grad Q, K, V, slope, Z",
+        BOTTOM_RIGHT,
         heads=2,
         group=2,
         depth=4,
-        params=params,
-        sink=True,
-        grad=("Q", "K", "V", "slope", "Z"),
-        scores=(op("-", s, op("*", fetch("slope", h), op("-", q, k))), op("tanh", s)),
-        mask=BOTTOM_RIGHT,
     )
     inputs = {n: x.astype(np.float64) for n, x in make_inputs(attn, {"B": 1, "M": 5, "N": 4}).items()}
     rng = np.random.default_rng(2)
@@ -171,7 +167,7 @@ def test_against_central_differences():
 
 
 def test_dead_rows_add_nothing_whatever_their_gradient_holds():
-    attn = attention(mask=BOTTOM_RIGHT, sink=True, grad=("Q", "K", "V", "Z"))
+    attn = attention(BOTTOM_RIGHT, "sink Z[h] : f32", "grad Q, K, V, Z")
     inputs = make_inputs(attn, {"B": 1, "M": 12, "N": 5})
     rng = np.random.default_rng(0)
     d_out, d_lse = rng.standard_normal((1, 12, 4, 16)), rng.standard_normal((1, 4, 12))
@@ -185,7 +181,7 @@ def test_dead_rows_add_nothing_whatever_their_gradient_holds():
 
 
 def test_a_key_that_no_row_sees_reaches_nothing():
-    attn = attention(mask=op("!=", k, 2), grad=("Q", "K", "V"))
+    attn = attention("mask k != 2", "grad Q, K, V")
     inputs = {n: x.astype(np.float64) for n, x in make_inputs(attn, SIZES).items()}
     d_out = np.random.default_rng(0).standard_normal((2, 21, 4, 16))
     expected = gradients(attn, inputs, d_out)
@@ -198,15 +194,13 @@ def test_a_key_that_no_row_sees_reaches_nothing():
 
 def test_an_infinite_slope_of_a_lane_without_weight_is_nothing():
     """sqrt at 0 in a lane that is not live, and a score of -inf in one that is."""
-    attn = attention(
-        scores=(
-            op("where", op("==", k, 1), Float(0.0), s),
-            op("sqrt", op("abs", s)),
-            op("where", op("==", k, 2), Float(-np.inf), s),
-        ),
-        mask=op("!=", k, 1),
-        grad=("Q", "K", "V"),
+    k, s = Var("k"), Var("s")
+    scores = (
+        op("where", op("==", k, 1), Float(0.0), s),
+        op("sqrt", op("abs", s)),
+        op("where", op("==", k, 2), Float(-np.inf), s),
     )
+    attn = attention("mask k != 1", "grad Q, K, V").with_(scores=scores)
     inputs = make_inputs(attn, SIZES)
     for grad in gradients(attn, inputs, np.ones((2, 21, 4, 16))).values():
         assert np.isfinite(grad).all() and grad.any()
@@ -214,7 +208,7 @@ def test_an_infinite_slope_of_a_lane_without_weight_is_nothing():
 
 @pytest.mark.parametrize("sizes", [{"N": 0}, {"M": 0}, {"B": 0}])
 def test_empty_extents(sizes):
-    attn = attention(sink=True, grad=("Q", "K", "V", "Z"))
+    attn = attention("sink Z[h] : f32", "grad Q, K, V, Z")
     full = {**SIZES, **sizes}
     inputs = make_inputs(attn, full)
     grads = gradients(attn, inputs, np.ones((full["B"], full["M"], 4, 16)), np.ones((full["B"], 4, full["M"])))
@@ -223,6 +217,6 @@ def test_empty_extents(sizes):
 
 
 def test_a_line_without_derivative_is_refused():
-    attn = attention(scores=(op("//", s, Int(2)),), grad=("Q",))
+    attn = attention("grad Q").with_(scores=(op("//", Var("s"), 2),))
     with pytest.raises(NoDerivative):
         gradients(attn, make_inputs(attn, SIZES), np.ones((2, 21, 4, 16)))
