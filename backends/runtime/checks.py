@@ -16,7 +16,7 @@ import torch
 
 from tilec.backends.runtime.device import float8
 from tilec.backends.runtime.extents import evaluate, symbols
-from tilec.backends.runtime.signature import Argument, Signature
+from tilec.backends.runtime.signature import Argument, Binding, Signature
 from tilec.dsl.faults import CallFault
 
 Tensors = Sequence[torch.Tensor]
@@ -128,7 +128,7 @@ def extents_of(signature: Signature, tensors: Tensors) -> dict[str, int]:
     origin: dict[str, str] = {}
     for b in signature.bindings:
         size = shapes[b.tensor][b.axis]
-        env[b.symbol] = evaluate(b.solve, {**env, "size": size}) if b.solve == "size" or size else 0
+        env[b.symbol] = _solve(signature, b, env, origin, size)
         origin[b.symbol] = b.tensor
     for symbol, text in signature.capacities:
         env[symbol] = evaluate(text, env)
@@ -141,12 +141,24 @@ def extents_of(signature: Signature, tensors: Tensors) -> dict[str, int]:
     return env
 
 
+def _solve(signature: Signature, b: Binding, env: Mapping[str, int], origin: Mapping[str, str], size: int) -> int:
+    """The value of a symbol: an extent, one less, or the divisor that gives it."""
+    if b.solve == "size":
+        return size
+    if "//" not in b.solve:
+        return evaluate(b.solve, {"size": size})
+    argument = signature.argument(b.tensor)
+    dim = argument.dims[b.axis]
+    value = evaluate(b.solve, {**env, "size": size}) if size else 0
+    if value < 1 or evaluate(dim, {**env, b.symbol: value}) != size:
+        known = ", ".join(f"{s} = {env[s]} from `{origin[s]}`" for s in sorted(symbols(dim) - {b.symbol}))
+        message = f"dimension {b.axis} of `{b.tensor}` is {dim}, with {known}; no {b.symbol} makes it {size}"
+        raise fault(signature, argument, "E1007", message)
+    return value
+
+
 def _extent(dim: str, env: Mapping[str, int]) -> int:
-    """The extent that `dim` stands for; -1, which no tensor has, where a divisor turned out to be 0."""
-    try:
-        return int(dim) if dim.isdecimal() else evaluate(dim, env)
-    except ZeroDivisionError:
-        return -1
+    return int(dim) if dim.isdecimal() else evaluate(dim, env)
 
 
 def _shape(shape: Sequence[int]) -> str:
