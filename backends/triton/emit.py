@@ -17,6 +17,7 @@ from tilec.ir.nodes import (
     Cluster,
     Compute,
     For,
+    Global,
     If,
     Let,
     Load,
@@ -45,11 +46,16 @@ def function_name(program: Program) -> str:
 
 
 def arguments(program: Program) -> tuple[str, ...]:
-    """Runtime arguments in order: pointers, strides (all dimensions but the last), extents."""
+    """Runtime arguments in order: pointers, strides in elements (see `strided_dimensions`), extents."""
     out = [f"{t.name}_ptr" for t in program.tensors]
     for t in program.tensors:
-        out += [stride(t.name, n) for n in range(len(t.dims) - 1)]
+        out += [stride(t.name, n) for n in strided_dimensions(t)]
     return (*out, *program.extents)
+
+
+def strided_dimensions(t: Global) -> range:
+    """Dimensions whose stride is an argument: all of a param's, all but the last of other tensors."""
+    return range(len(t.dims) if t.mode == "param" else len(t.dims) - 1)
 
 
 class _Emitter:
@@ -66,8 +72,10 @@ class _Emitter:
                 order.setdefault(a.name)
         self.sizes = {a.name: a.size for b in self.role.buffers for a in b.axes}
         tables = {b.name for b in self.role.buffers if b.dtype == "i32" and len(b.axes) == 1}
+        loops = frozenset(s.var for s in walk(self.role.body) if isinstance(s, For))
         positive = {"cta", *program.extents, *(name for name, _ in program.tile), *tables}
-        self.x = Expressions(self.buffers, {t.name: t for t in program.tensors}, tuple(order), positive)
+        self.x = Expressions(self.buffers, {t.name: t for t in program.tensors}, tuple(order), positive, loops)
+        self.coordinates = False  # inside cluster `map`, whose scalars are never negative
         self.lines: list[str] = []
         self.bases: dict[tuple[str, tuple[Expr, ...]], str] = {}
 
@@ -133,7 +141,7 @@ class _Emitter:
     def statement(self, s: Stmt, depth: int) -> None:
         match s:
             case Let(name, value):
-                if self.x.is_nonnegative(value):
+                if self.coordinates or self.x.is_nonnegative(value):
                     self.x.nonnegative.add(name)
                 self.line(depth, f"{name} = {self.x.show(value)}")
             case Seek():
@@ -157,7 +165,9 @@ class _Emitter:
             case Cluster(kind, body):
                 if kind != "map":
                     self.line(depth, f"# {kind}")
+                self.coordinates = kind == "map"
                 self.block(body, depth)
+                self.coordinates = False
             case _:
                 raise ValueError(f"the triton backend has no text for {type(s).__name__}")
 

@@ -62,6 +62,7 @@ class Expressions:
     tensors: Mapping[str, Global]
     order: tuple[str, ...]
     nonnegative: set[str]
+    loop_names: frozenset[str]
     helpers: set[str] = field(default_factory=set)
 
     def show(self, e: Expr, axes: tuple[str, ...] | None = None) -> str:
@@ -111,6 +112,10 @@ class Expressions:
         return [self.expand(p, axes) for p in parts], axes
 
     def _op(self, name: str, args: tuple[Expr, ...]) -> Text:
+        match name, args:
+            # (x + (n - 1)) // n with n a tile constant
+            case "//", (Op("+", (x, Op("-", (n, Int(1))))), m) if n is m and self.is_nonnegative(x):
+                return Text(f"tl.cdiv({self.text(x).text}, {self.text(n).text})", self.text(x).axes)
         parts, axes = self.join([self.text(a) for a in args])
         if name in ("//", "%") and not all(self.is_nonnegative(a) for a in args):
             helper = "floor_div" if name == "//" else "floor_mod"
@@ -157,7 +162,7 @@ class Expressions:
             t = self.text(i)
             if base is not None and self.is_base(i):
                 continue
-            if n == len(index) - 1:
+            if n == len(index) - 1 and self.tensors[tensor].mode != "param":
                 terms.append(t)
             elif i is not _ZERO:
                 terms.append(Text(f"{self.wide(t)} * {stride(tensor, n)}", t.axes, 6))
@@ -172,7 +177,7 @@ class Expressions:
 
     def is_base(self, i: Expr) -> bool:
         """A scalar index term that does not change inside the key loop."""
-        return not self.text(i).axes and not ("j" in _names(i))
+        return not self.text(i).axes and not self.loop_names & _names(i)
 
     # ------------------------------------------------------------------------------------------ signs
 
@@ -189,6 +194,8 @@ class Expressions:
                 return True
             case Fetch(name, _):
                 return self.tensors[name].mode == "table"
+            case Op("-", (Var(name), Int(1))):
+                return name.isupper() and self.is_nonnegative(Var(name))
             case Op("+" | "*" | "//" | "%" | "min" | "abs", args):
                 return all(self.is_nonnegative(a) for a in args)
             case Op("max", args):

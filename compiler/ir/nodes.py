@@ -100,10 +100,12 @@ class Barrier:
 
 @dataclass(frozen=True)
 class Global:
-    """A tensor in device memory; `dims` are extents in elements, over the program's extents."""
+    """A tensor in device memory; `dims` are extents in elements, over the program's extents.
+
+    The last dimension of `in` and `out` tensors is contiguous, tables are contiguous, a `param` has any strides."""
 
     name: str
-    mode: Literal["in", "out", "table", "counter"]
+    mode: Literal["in", "param", "out", "table", "counter"]
     dtype: Dtype
     dims: tuple[Expr, ...]
 

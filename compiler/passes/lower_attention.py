@@ -29,16 +29,24 @@ from tilec.ir.attention import Attention, Index, Tensor
 from tilec.ir.build import add, cdiv, compare, floordiv, minimum, mod, mul, sub
 from tilec.ir.expr import Expr, Fetch, Int, Iota, Var
 from tilec.ir.nodes import Cluster, Compute, Global, Grid, If, Let, Program, Role, Seek, Slot, Stmt
-from tilec.passes.tile_body import TileBody
+from tilec.passes.tile_body import TileBody, local
 
 DEFAULT_TILE = 64
+MODES: dict[str, Literal["in", "param", "out", "table"]] = {
+    "query": "in",
+    "key": "in",
+    "value": "in",
+    "output": "out",
+    "lse": "out",
+    "table": "table",
+}
 
 
 def lower_attention(attn: Attention, target: str) -> Program:
     """The textbook program of `attn`.  Raises ValueError if the extent of a feature index is still a symbol."""
     names = Names(attn)
     body = TileBody(attn, names.tiles)
-    statements = (Cluster("map", map_lets(names.coords)), *_sequence(attn, names, body))
+    statements = (Cluster("map", map_lets(names.coords, Var("cta"))), *_sequence(attn, names, body))
     return Program(
         name=attn.name,
         target=target,
@@ -72,6 +80,7 @@ class Names:
                 raise ValueError(f"{attn.name}: the extent of {name} must be a constant here, not {extent}")
             self.tiles[name] = Var(constant)
             self.sizes.append((Var(constant), size))
+        self.row_tile, self.slot = local(attn, "m"), local(attn, "slot")
         self.coords = self._coords(attn)
 
     def _coords(self, attn: Attention) -> tuple[tuple[str, Expr], ...]:
@@ -79,21 +88,24 @@ class Names:
         rows, size = storage.rows_symbol(q), self.tiles[attn.q]
         outer = tuple((i.name, i.extent) for i in reversed(attn.outer))
         if q.storage.kind != "packed":
-            return (("m", cdiv(rows, size)), *outer)
+            return ((self.row_tile, cdiv(rows, size)), *outer)
         # A sequence starts a tile of its own, so there may be one more tile than rows fill, for each sequence.
         batch = storage.batch_of(attn, q).name
         slots = add(floordiv(rows, size), attn.index(batch).extent)
-        return (("slot", slots), *(c for c in outer if c[0] != batch))
+        return ((self.slot, slots), *(c for c in outer if c[0] != batch))
 
 
-def map_lets(coords: tuple[tuple[str, Expr], ...]) -> tuple[Stmt, ...]:
-    """Tile coordinates from `cta`, the first varying fastest."""
+def map_lets(coords: tuple[tuple[str, Expr], ...], number: Expr) -> tuple[Stmt, ...]:
+    """Tile coordinates from a tile's `number`, the first varying fastest; a computed extent gets a name (`m_tiles`)."""
     out: list[Stmt] = []
-    rest: Expr = Var("cta")
     for i, (name, extent) in enumerate(coords):
+        size = extent
+        if not isinstance(extent, Int | Var):
+            size = Var(f"{name}_tiles")
+            out.append(Let(size.name, extent))
         last = i == len(coords) - 1
-        out.append(Let(name, rest if last else mod(rest, extent)))
-        rest = floordiv(rest, extent)
+        out.append(Let(name, number if last else mod(number, size)))
+        number = floordiv(number, size)
     return tuple(out)
 
 
@@ -117,11 +129,11 @@ def _sequence(attn: Attention, names: Names, body: TileBody) -> tuple[Stmt, ...]
     q, k = attn.index(attn.q), attn.index(attn.k)
     size = names.tiles[attn.q]
     first, last = Var(f"{q.name}_first"), Var(f"{q.name}_last")
-    head: list[Stmt] = list(_find_sequence(attn, q, size)) if q.storage.kind == "packed" else []
+    head: list[Stmt] = list(_find_sequence(attn, q, size, names)) if q.storage.kind == "packed" else []
     for index in (q, k):
         if index.storage.kind != "dense" and isinstance(index.extent, Var):
             head.append(Let(index.extent.name, storage.length_of(attn, index)))
-    head.append(Let(first.name, mul(Var("m"), size)))
+    head.append(Let(first.name, mul(Var(names.row_tile), size)))
     tile = (
         Let(last.name, sub(minimum(add(first, size), q.extent), 1)),
         Compute(Slot(q.name), add(first, Iota(q.name))),
@@ -132,7 +144,7 @@ def _sequence(attn: Attention, names: Names, body: TileBody) -> tuple[Stmt, ...]
     return (*head, If(compare("<", first, q.extent), tile))
 
 
-def _find_sequence(attn: Attention, q: Index, size: Expr) -> tuple[Stmt, ...]:
+def _find_sequence(attn: Attention, q: Index, size: Expr, names: Names) -> tuple[Stmt, ...]:
     """The sequence that tile `slot` of packed rows lies in, and the tile's number there.
 
     Sequence b owns the slots from offsets[b] // size + b on: at least as many as it has tiles, since
@@ -143,8 +155,8 @@ def _find_sequence(attn: Attention, q: Index, size: Expr) -> tuple[Stmt, ...]:
     def start(i: Expr) -> Expr:
         return add(floordiv(Fetch(table, (i,)), size), i)
 
-    found = compare(">", start(add(b, 1)), Var("slot"))
+    found = compare(">", start(add(b, 1)), Var(names.slot))
     return (
         Seek(b.name, Int(0), sub(extent, 1), found),
-        Let("m", sub(Var("slot"), start(b))),
+        Let(names.row_tile, sub(Var(names.slot), start(b))),
     )

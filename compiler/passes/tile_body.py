@@ -27,6 +27,14 @@ from tilec.ir.expr import (
 from tilec.ir.nodes import Axis, Buffer, Cluster, Compute, For, Let, Load, Mma, Proof, Slot, Stmt, Store
 
 
+def local(attn: Attention, name: str) -> str:
+    """A name for a scalar of the program that no index of the spec has: `m`, or `m_` where the spec has an index m."""
+    taken = {i.name for i in attn.indices}
+    while name in taken:
+        name += "_"
+    return name
+
+
 class TileBody:
     """Builds the body for one Attention; `tiles` maps each tile axis to its constant."""
 
@@ -59,7 +67,7 @@ class TileBody:
         attn = self.attn
         prepare = [*self._scalars(), *self._row_tiles()]
         scores = self._score_statements()
-        j = Var("j")
+        j = Var(local(attn, "j"))
         position = Compute(Slot(self.k_tile), add(mul(j, self.axes[attn.k].size), Iota(attn.k)))
         tiles = cdiv(attn.index(attn.k).extent, self.axes[attn.k].size)
         proof = Proof(attn.mask, (first, last), "all", 0, "every key tile, masked per element")

@@ -1,0 +1,56 @@
+"""tidy: drops what nothing uses.
+
+Contract.  Removes `let` lines whose name no later expression mentions, guards that became `true`, and register buffers without a
+reader or writer.  Results are untouched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilec.ir.expr import TRUE, Expr, Read, Var, walk
+from tilec.ir.nodes import Let, Program, Role, Seek, Slot, Stmt, map_exprs, rewrite
+from tilec.ir.nodes import walk as statements
+
+
+def tidy(program: Program) -> Program:
+    """The program without dead scalars and dead buffers."""
+    return program.with_(roles=tuple(_tidy(r) for r in program.roles))
+
+
+def _tidy(role: Role) -> Role:
+    body = role.body
+    while True:
+        used, buffers = mentioned(body)
+
+        def rule(s: Stmt, used: set[str] = used) -> tuple[Stmt, ...] | None:
+            if isinstance(s, Let | Seek) and s.name not in used:
+                return ()
+            if getattr(s, "where", None) is TRUE:
+                return (replace(s, where=None),)  # type: ignore[type-var]
+            return None
+
+        new = rewrite(body, rule)
+        if new == body:
+            kept = tuple(b for b in role.buffers if b.name in buffers)
+            return replace(role, body=body, buffers=kept)
+        body = new
+
+
+def mentioned(body: tuple[Stmt, ...]) -> tuple[set[str], set[str]]:
+    """(scalars, buffers) that statements use; a scalar's own definition does not count."""
+    scalars: set[str] = set()
+    buffers: set[str] = set()
+
+    def note(e: Expr) -> Expr:
+        for x in walk(e):
+            if isinstance(x, Var):
+                scalars.add(x.name)
+            elif isinstance(x, Read):
+                buffers.add(x.buffer)
+        return e
+
+    for s in statements(body):
+        map_exprs(s, note)
+        buffers.update(x.buffer for x in (getattr(s, n, None) for n in ("dst", "a", "b")) if isinstance(x, Slot))
+    return scalars, buffers

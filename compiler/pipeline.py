@@ -1,0 +1,161 @@
+"""From an Attention to a fully lowered tile program: the passes of each target, as a list to read.
+
+lower_attention   textbook tile loops
+prove_mask        trim and split the key loops; residue order
+online_softmax    one walk over the keys
+choose_tiles      sizes, warps, stages
+map_blocks        order of the blocks
+tidy              drop what nothing uses
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from tilec.ir import storage
+from tilec.ir.attention import BYTES, Attention
+from tilec.ir.expr import Int, Op, Var, free_vars
+from tilec.ir.nodes import Program
+from tilec.legality import check_schedule, check_target, choose_backend
+from tilec.passes.choose_tiles import Choice, choose_tiles
+from tilec.passes.lower_attention import lower_attention
+from tilec.passes.map_blocks import BlockMap, map_blocks
+from tilec.passes.online_softmax import online_softmax
+from tilec.passes.prove_mask import MaskOptions, grows_with_rows, prove_mask
+from tilec.passes.tidy import tidy
+from tilec.schedule import EMPTY, Schedule
+from tilec.targets import Backend, Target
+from tilec.targets import target as target_of
+from tilec.tune import model, record
+
+CPU_TILE = 64  # rows and keys of a tile where the interpreter runs: NumPy's cost is per operation, not per element
+
+
+@dataclass(frozen=True)
+class Case:
+    """What decides: the kernel, the machine, who prints, what the spec says of the how."""
+
+    attn: Attention
+    target: Target
+    backend: Backend
+    schedule: Schedule
+
+
+Pass = tuple[str, Callable[[Program], Program]]
+
+
+def lower(attn: Attention, target: str, schedule: Schedule | None = None, backend: str | None = None) -> Program:
+    """The lowered program.  Raises Faults (E08, E09) for a schedule or a dtype that the target or backend cannot take."""
+    *_, (_, program) = stages(attn, target, schedule, backend)
+    return program
+
+
+def stages(
+    attn: Attention, target: str, schedule: Schedule | None = None, backend: str | None = None
+) -> Iterator[tuple[str, Program]]:
+    """(pass name, program after it), in order."""
+    machine = target_of(target)
+    case = Case(attn, machine, choose_backend(machine, backend), schedule or EMPTY)
+    check_target(attn, machine)
+    check_schedule(attn, case.schedule, machine, case.backend)
+    program = lower_attention(attn, target)
+    yield "lower_attention", program
+    for name, run in passes(case):
+        program = run(program)
+        yield name, program
+
+
+def passes(case: Case) -> tuple[Pass, ...]:
+    """The passes after lower_attention, with what they were told."""
+    attn = case.attn
+    padded = case.backend.name == "triton"
+    return (
+        ("prove_mask", lambda p: prove_mask(p, attn, mask_options(case))),
+        ("online_softmax", lambda p: online_softmax(p, attn.q, attn.k)),
+        ("choose_tiles", lambda p: choose_tiles(p, attn, tile_choice(case), power_of_two=padded)),
+        ("map_blocks", lambda p: map_blocks(p, block_map(case))),
+        ("tidy", tidy),
+    )
+
+
+def mask_options(case: Case) -> MaskOptions:
+    """`order` and `skip` lines; residue order is the default where the mask allows it."""
+    order = case.schedule.order
+    return MaskOptions(residue=order is None or "residue" in order, split=case.schedule.skip != "none")
+
+
+def tile_choice(case: Case) -> Choice:
+    """Schedule lines, else the tuning record, else the cost model."""
+    attn, s = case.attn, case.schedule
+    pinned = {n: (v,) for n, v in s.tile} | dict(s.choices)
+    warps = s.warps.get("warp") if s.warps and s.warps.name == "split_q" else None
+    if not case.target.modelled:
+        q, k = (pinned.get(n, (CPU_TILE,))[0] for n in (attn.q, attn.k))
+        return Choice(q, k, warps, s.stages, "spec" if pinned else "default")
+    found = record.lookup(attn, case.target.name, case.backend.name)
+    if found is not None:
+        e = found.shape
+        allowed = all(size in pinned.get(n, (size,)) for n, size in ((attn.q, e.q), (attn.k, e.k)))
+        if allowed and warps in (None, e.warps) and s.stages in (None, e.stages):
+            return Choice(e.q, e.k, e.warps, e.stages, "record")
+    shapes = model.candidates(attn, case.target, pinned, warps=warps, stages=s.stages)
+    best = model.best(shapes, attn, case.target)
+    if best is None:
+        best = next(smallest(case, pinned, warps))
+    return Choice(best.q, best.k, best.warps, best.stages, "spec" if pinned else "model")
+
+
+def smallest(case: Case, pinned: dict[str, tuple[int, ...]], warps: int | None) -> Iterator[model.Shape]:
+    """What is tried where no candidate fits the model's budget: the smallest tile, which the toolchain may still spill."""
+    attn, s = case.attn, case.schedule
+    q, k = (min(pinned.get(n, model.SIZES)) for n in (attn.q, attn.k))
+    yield model.Shape(q, k, warps or 4, s.stages or 1)
+
+
+def block_map(case: Case) -> BlockMap:
+    """The `map` line, else longest first for masks whose rows see more keys the later they come, else linear."""
+    attn, target = case.attn, case.target
+    kind = case.schedule.map[0] if case.schedule.map else None
+    dense = attn.index(attn.q).storage.kind != "packed"
+    longest = kind == "longest_first" or (kind in (None, "xcd", "persistent") and grows_with_rows(attn))
+    xcds = target.xcds if kind in (None, "xcd") else 1
+    return BlockMap(
+        order="longest_first" if longest and dense else "linear",
+        xcds=xcds,
+        units=target.units if kind == "persistent" else None,
+        l2=target.l2,
+        bytes_per_key=bytes_per_key(attn),
+        sharing=heads_per_key_head(attn),
+        keys=storage.rows_symbol(attn.index(attn.k)),
+    )
+
+
+def bytes_per_key(attn: Attention) -> int:
+    """Bytes of one key and its value, of one head."""
+    total = 0
+    for name, feature in {**{k: d for (_, k), d in zip(attn.pairs, attn.contracted, strict=True)}}.items():
+        total += BYTES[attn.tensor(name).dtype] * _constant(attn, feature)
+    if attn.value not in {k for _, k in attn.pairs}:
+        total += BYTES[attn.tensor(attn.value).dtype] * _constant(attn, attn.feature)
+    return max(1, total)
+
+
+def heads_per_key_head(attn: Attention) -> int:
+    """Query heads that read the same key head: 4 for `h // 4`; the extent of every index that keys do not have at all."""
+    key = attn.tensor(attn.pairs[0][1])
+    used = {n for e in key.index for n in free_vars(e)}
+    sharing = 1
+    for e in key.index:
+        match e:
+            case Op("//", (Var(_), Int(group))):
+                sharing *= group
+    for i in attn.outer:
+        if i.name not in used and isinstance(i.extent, Int):
+            sharing *= i.extent.value
+    return sharing
+
+
+def _constant(attn: Attention, name: str) -> int:
+    extent = attn.index(name).extent
+    return extent.value if isinstance(extent, Int) else 1
