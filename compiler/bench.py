@@ -16,6 +16,7 @@ import faulthandler
 import json
 import statistics
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -89,7 +90,7 @@ class Result:
 @contextmanager
 def watchdog(seconds: float) -> Iterator[None]:
     """Ends the process with a traceback if the block takes longer: a hung kernel cannot be interrupted from Python."""
-    faulthandler.dump_traceback_later(seconds, exit=True)
+    faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__ or sys.stderr)
     try:
         yield
     finally:

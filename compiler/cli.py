@@ -79,7 +79,7 @@ SHAPE = click.option("--shape", callback=_bindings, help="Extents of the call: B
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="tilec")
+@click.version_option(package_name="tilec", prog_name="tilec")
 def main() -> None:
     """Compiles .tile specs of attention variants into GPU kernels."""
 
@@ -347,3 +347,7 @@ def _device_target() -> str:
     from tilec.backends.runtime.device import first, target_of
 
     return target_of(first())
+
+
+if __name__ == "__main__":
+    main()
