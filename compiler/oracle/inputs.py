@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilec.ir.attention import FLOAT_DTYPES, Attention, Tensor
-from tilec.ir.expr import Fetch, Var, free_vars, walk
+from tilec.ir.expr import Var, free_vars
 from tilec.ir.storage import batch_of, dimension, rows_symbol
 from tilec.oracle.dtypes import numpy_dtype
 from tilec.oracle.layout import Call, Problem
@@ -154,8 +154,6 @@ def _values(call: Call, t: Tensor, grids: tuple[Array, ...], rng: np.random.Gene
 def _shift(call: Call) -> float:
     """The root of SHIFT over the scale, so that the product of two is a logit of SHIFT."""
     scale = call.attn.scale
-    if any(isinstance(x, Fetch) for x in walk(scale)) or not free_vars(scale) <= call.sizes.keys():
-        return sqrt(SHIFT)
     factor = float(Problem(call, {}, 0, 0).evaluate(scale, np.float64))
     return sqrt(SHIFT / abs(factor)) if factor else sqrt(SHIFT)
 
