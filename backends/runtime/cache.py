@@ -50,7 +50,7 @@ class Store:
             return None
         try:
             return _read(self._entry(self.root, key))
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError):
             return None
 
     def put(self, key: str, files: Mapping[str, bytes]) -> None:
@@ -108,14 +108,17 @@ class Store:
 
 
 def _read(entry: Path) -> Files | None:
-    manifest = json.loads((entry / MANIFEST).read_bytes())
-    files: Files = {}
-    for name, (size, digest) in manifest.items():
-        data = (entry / name).read_bytes()
-        if len(data) != size or sha256(data).hexdigest() != digest:
-            return None
-        files[name] = data
-    return files
+    """The files of an entry; None, OSError or ValueError where it is not complete and unchanged."""
+    text = (entry / MANIFEST).read_text("utf-8")
+    manifest = json.loads(text)
+    if not isinstance(manifest, dict):
+        return None
+    files = {name: (entry / name).read_bytes() for name in manifest}
+    return files if _manifest(files) == text else None
+
+
+def _manifest(files: Mapping[str, bytes]) -> str:
+    return json.dumps({name: [len(data), sha256(data).hexdigest()] for name, data in files.items()})
 
 
 def _write(root: Path, entry: Path, files: Mapping[str, bytes]) -> None:
@@ -123,8 +126,7 @@ def _write(root: Path, entry: Path, files: Mapping[str, bytes]) -> None:
     _sweep(root / "stage")
     stage = Path(mkdtemp(dir=root / "stage"))
     try:
-        manifest = {name: (len(data), sha256(data).hexdigest()) for name, data in files.items()}
-        for name, data in (*files.items(), (MANIFEST, json.dumps(manifest).encode())):
+        for name, data in (*files.items(), (MANIFEST, _manifest(files).encode())):
             with (stage / name).open("wb") as f:
                 f.write(data)
                 f.flush()
@@ -152,7 +154,7 @@ def _publish(stage: Path, entry: Path) -> None:
         except OSError:
             if not entry.exists():
                 raise
-        with suppress(OSError, ValueError, KeyError, TypeError):
+        with suppress(OSError, ValueError):
             if _read(entry) is not None:
                 return
         with suppress(OSError):
