@@ -16,32 +16,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tilec.arith.affine import affine, canonical, divided, express, minus, plus, times
+from tilec.arith.affine import canonical, minus, plus, times
 from tilec.arith.constraints import Atom, Congruence, Conjunction, Opaque, Order, Side, Uniform
 from tilec.arith.facts import Facts, greatest, least, negated
 from tilec.arith.formula import Normal
-from tilec.ir.build import all_of, compare, minimum, where
-from tilec.ir.expr import FALSE, TRUE, ZERO, Expr, Fetch, Op, Var, free_vars, substitute, walk
+from tilec.arith.pieces import Piece, Range, merged
+from tilec.arith.solve import solve
+from tilec.ir.build import all_of, compare, where
+from tilec.ir.expr import FALSE, TRUE, ZERO, Expr, Fetch, Op, Var, free_vars, substitute
 from tilec.ir.nodes import Seek
 
-PIECES = 3  # ranges a program may walk one after the other; more are merged into their hull
-
-
-@dataclass(frozen=True)
-class Range:
-    """Positions lo … hi, exclusive; empty if lo >= hi."""
-
-    lo: Expr
-    hi: Expr
-
-
-@dataclass(frozen=True)
-class Piece:
-    """One range of live positions and the part of it where no mask is needed (None: nowhere)."""
-
-    live: Range
-    full: Range | None
-    because: str
+__all__ = ["Bounds", "Piece", "Range", "k_bounds", "q_bounds"]
 
 
 @dataclass(frozen=True)
@@ -82,9 +67,9 @@ def _bounds(
     known = (compare("<=", ZERO, first), compare("<=", first, last), compare("<=", ZERO, extent), *assumes)
     solver = _Solver(normal, var, row, canonical(first), canonical(last), canonical(extent), Facts(known), name)
     pieces = [p for c in normal.union if (p := solver.piece(c)) is not None]
-    merged = _merged(pieces, solver.facts)
-    used = {v for p in merged for r in (p.live, p.full) if r for v in free_vars(r.lo) | free_vars(r.hi)}
-    return Bounds(tuple(s for s in solver.seeks.values() if s.name in used), tuple(merged), solver.facts)
+    kept = merged(pieces, solver.facts)
+    used = {v for p in kept for r in (p.live, p.full) if r for v in free_vars(r.lo) | free_vars(r.hi)}
+    return Bounds(tuple(s for s in solver.seeks.values() if s.name in used), tuple(kept), solver.facts)
 
 
 class _Solver:
@@ -166,12 +151,12 @@ class _Solver:
         for a in atoms:
             own = self.other(a)
             assert own is not None
-            if any(isinstance(x, Fetch) for x in walk(own.term)):
+            if own.reads:
                 lower, upper = (self.first, self.last) if own.direction > 0 else (self.last, self.first)
                 live.append(compare("<=", self.side_at(own, lower), a.rest))
                 full.append(compare("<=", self.side_at(own, upper), a.rest))
                 continue
-            side, limit = self.solve(own, a.rest, self.row)
+            side, limit = solve(own, a.rest, self.row)
             limits[side].append(limit)
         first = greatest(self.facts, self.first, *limits["lo"])
         last = least(self.facts, self.last, *(minus(x, 1) for x in limits["hi"]))
@@ -212,60 +197,27 @@ class _Solver:
         """A side of the row, at a row."""
         return times(canonical(substitute(side.term, {Var(self.row): at})), side.coef)
 
-    def solve(self, side: Side, v: Expr, var: str | None = None) -> tuple[str, Expr]:
-        """`side <= v` as ("hi", x): var < x, or ("lo", x): var >= x."""
-        var = var or self.var
-        if side.coef > 0:
-            return self.below(side.term, divided(v, side.coef), var)
-        return self.above(side.term, minus(ZERO, divided(v, -side.coef)), var)
+    def solve(self, side: Side, v: Expr) -> tuple[str, Expr]:
+        """`side <= v`, solved for the bounded variable."""
+        return solve(side, v, self.var, self.seek)
 
-    def below(self, term: Expr, v: Expr, var: str) -> tuple[str, Expr]:
-        """term <= v."""
-        match term:
-            case Var():
-                return "hi", plus(v, 1)
-            case Op("//", (x, c)):
-                inner, free = self.inner(x, var)
-                return self.solve(inner, minus(plus(times(c, v), c, -1), free), var)
-            case Fetch():
-                return "hi", self.seek(term, ">", v, var)
-        raise TypeError(f"not a monotone term: {term}")
-
-    def above(self, term: Expr, v: Expr, var: str) -> tuple[str, Expr]:
-        """term >= v."""
-        match term:
-            case Var():
-                return "lo", v
-            case Op("//", (x, c)):
-                inner, free = self.inner(x, var)
-                return self.solve(Side(-inner.coef, inner.term), minus(free, times(c, v)), var)
-            case Fetch():
-                return "lo", self.seek(term, ">=", v, var)
-        raise TypeError(f"not a monotone term: {term}")
-
-    def inner(self, x: Expr, var: str) -> tuple[Side, Expr]:
-        """x as coefficient * term + free."""
-        form = affine(x)
-        (term, coef), *_ = [(t, c) for t, c in form.terms if var in free_vars(t)]
-        return Side(coef, term), express(form.without(term))
-
-    def seek(self, read: Fetch, op: str, v: Expr, var: str) -> Expr:
+    def seek(self, read: Fetch, op: str, v: Expr) -> Expr:
         """The least position whose element is `op` v, or the end of the sequence."""
         key = (read, op, v)
         if key not in self.seeks:
             name = Var(f"{self.name}{len(self.seeks)}")
-            cond = Op(op, (substitute(read, {Var(var): name}), v))
+            cond = Op(op, (substitute(read, {Var(self.var): name}), v))
             self.seeks[key] = Seek(name.name, ZERO, self.extent, cond)
             self.facts = self.facts.with_(compare("<=", ZERO, name), compare("<=", name, self.extent))
-            self.relate(key, name, var)
+            self.relate(key, name)
         return Var(self.seeks[key].name)
 
-    def relate(self, key: tuple[Expr, str, Expr], name: Var, var: str) -> None:
+    def relate(self, key: tuple[Expr, str, Expr], name: Var) -> None:
         """What follows from the order of the tensor.
 
         `doc[v] > doc[x]` is first true after x, `doc[v] >= doc[x]` not after x; positions are ordered as the values sought."""
         read, op, v = key
-        if (at := self.position(read, v, var)) is None:
+        if (at := self.position(read, v)) is None:
             return
         known: list[Expr] = []
         if op == ">=":
@@ -274,18 +226,18 @@ class _Solver:
             known.append(compare(">=", name, plus(at, 1)))
         self.beyond |= {name: plus(at, 1)} if op == ">" else {}
         for (r, o, w), s in self.seeks.items():
-            if s.name != name.name and r is read and (x := self.position(r, w, var)) is not None:
+            if s.name != name.name and r is read and (x := self.position(r, w)) is not None:
                 if self.facts.at_most(at, x) and (op == o or op == ">="):
                     known.append(compare("<=", name, Var(s.name)))
                 elif self.facts.at_most(x, at) and (op == o or o == ">="):
                     known.append(compare("<=", Var(s.name), name))
         self.facts = self.facts.with_(*known)
 
-    def position(self, read: Expr, v: Expr, var: str) -> Expr | None:
+    def position(self, read: Expr, v: Expr) -> Expr | None:
         """x if v is what `read` gives at x."""
         if isinstance(v, Fetch) and isinstance(read, Fetch):
             for x in (self.first, self.last):
-                if substitute(read, {Var(var): x}) is v:
+                if substitute(read, {Var(self.var): x}) is v:
                     return x
         return None
 
@@ -297,67 +249,3 @@ def _needs_mask(a: Atom) -> str | None:
         case Opaque(_, culprit, reason):
             return f"{culprit} is tested per element: {reason}"
     return None
-
-
-# Unions
-
-
-def _merged(pieces: list[Piece], facts: Facts) -> list[Piece]:
-    """Joins pieces that are proved to be one range with one full part; then, if there are too many, the last ones."""
-    out: list[Piece] = []
-    for p in pieces:
-        out.append(p)
-        again = True
-        while again and len(out) > 1:
-            again = False
-            *rest, new = out
-            for i, old in enumerate(rest):
-                if (joined := _joined(old, new, facts)) is not None:
-                    out = [*rest[:i], *rest[i + 1 :], joined]
-                    again = True
-                    break
-    while len(out) > PIECES:
-        *out, a, b = out
-        out.append(_hull(a, b, facts))
-    return out
-
-
-def _joined(a: Piece, b: Piece, facts: Facts) -> Piece | None:
-    live = _one_range(a.live, b.live, facts)
-    if live is None:
-        return None
-    if a.full is None or b.full is None:
-        full = a.full or b.full
-    elif (full := _one_range(a.full, b.full, facts)) is None:
-        return None
-    because = a.because if a.because == b.because else f"{a.because}  or  {b.because}"
-    return Piece(live, full, because)
-
-
-def _one_range(a: Range, b: Range, facts: Facts) -> Range | None:
-    """The union of two ranges where it is proved to be a range whatever is empty."""
-    for x, y in ((a, b), (b, a)):
-        if facts.at_most(x.lo, y.lo) and facts.at_most(y.hi, x.hi):
-            return x
-    if a.lo is b.lo:
-        return Range(a.lo, greatest(facts, a.hi, b.hi))
-    if a.hi is b.hi:
-        return Range(least(facts, a.lo, b.lo), a.hi)
-    for x, y in ((a, b), (b, a)):
-        match y.hi:
-            case Op("where", (guard, hi, lo)) if lo is y.lo and facts.at_most(lo, x.lo) and facts.at_most(x.hi, hi):
-                return Range(where(guard, lo, x.lo), where(guard, hi, x.hi))
-    return None
-
-
-def _hull(a: Piece, b: Piece, facts: Facts) -> Piece:
-    """One range around both; an empty one must not stretch it, so only nonempty ends count."""
-    live = Range(
-        minimum(_if_live(a.live, a.live.lo, b.live.lo), _if_live(b.live, b.live.lo, a.live.lo)),
-        greatest(facts, _if_live(a.live, a.live.hi, ZERO), _if_live(b.live, b.live.hi, ZERO)),
-    )
-    return Piece(live, a.full or b.full, f"{a.because}  or  {b.because}")
-
-
-def _if_live(r: Range, value: Expr, other: Expr) -> Expr:
-    return where(compare("<", r.lo, r.hi), value, other)

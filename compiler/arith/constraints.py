@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from tilec.arith.affine import minus, plus, times
 from tilec.ir.build import all_of, call, compare, mod
-from tilec.ir.expr import FALSE, ZERO, Bool, Expr, Int, Var
+from tilec.ir.expr import FALSE, ZERO, Bool, Expr, Fetch, Int, Var, walk
 
 INFINITE = 1 << 62
 
@@ -34,6 +34,11 @@ class Side:
     def direction(self) -> int:
         """1 if the side grows with its variable, -1 if it falls."""
         return self.trend if self.coef > 0 else -self.trend
+
+    @property
+    def reads(self) -> bool:
+        """Does it read a tensor?"""
+        return any(isinstance(x, Fetch) for x in walk(self.term))
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def tile_segments(bounds: Bounds, size: Expr) -> tuple[TileSegment, ...]:
 
 
 def _segment(p: Piece, size: Expr, facts: Facts) -> TileSegment | None:
-    lo, hi = _down(p.live.lo, size), _up(p.live.hi, size)
+    lo, hi = _down(p.live.lo, size), _up(p.live.hi, size, facts)
     if facts.at_most(hi, lo):
         return None
     hi = greatest(facts, lo, hi)
@@ -64,8 +64,8 @@ def _down(x: Expr, size: Expr) -> Expr:
     return divided(x, size)
 
 
-def _up(x: Expr, size: Expr, facts: Facts | None = None) -> Expr:
-    return divided(x, size) if facts and facts.multiple(x, size) else divided_up(x, size)
+def _up(x: Expr, size: Expr, facts: Facts) -> Expr:
+    return divided(x, size) if facts.multiple(x, size) else divided_up(x, size)
 
 
 def _sorted(segments: list[TileSegment], facts: Facts) -> list[TileSegment]:
