@@ -151,7 +151,7 @@ def _exprs(t: Any) -> tuple[Expr, ...]:
 
 
 def _word(t: Any) -> str:
-    token = t.children[0] if isinstance(t, Tree) else t
+    token: Any = t.children[0] if isinstance(t, Tree) else t
     return str(json.loads(token)) if token.type == "STRING" else str(token)
 
 
@@ -182,7 +182,7 @@ def _program(t: Any, notes: tuple[str, ...]) -> Program:
     ((name, target),) = parts["header"]
     ((tiles, ctas, order),) = parts["grid"]
     return Program(
-        name=".".join(name.children) if isinstance(name, Tree) and name.data == "dotted" else _word(name),
+        name=".".join(map(str, name.children)) if name.data == "dotted" else _word(name),
         target=_word(target),
         tile=tuple((str(c.children[0]), _integer(c.children[1])) for cs in parts.get("tile", ()) for c in cs),
         extents=tuple(str(n) for names in parts.get("extent", ()) for n in names),

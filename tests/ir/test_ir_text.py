@@ -7,6 +7,7 @@ import math
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+
 from tilec.ir import nodes as n
 from tilec.ir.expr import COMPARISONS, OPS, Bool, Expr, Fetch, Float, Int, Iota, Op, Read, Reduce, Var, show
 from tilec.ir.parse import ProgramSyntaxError, parse_expr, parse_program
@@ -117,7 +118,7 @@ programs = st.builds(
     st.lists(st.tuples(names, st.integers()), max_size=2).map(tuple),
     st.lists(names, max_size=2).map(tuple),
     st.lists(
-        st.builds(n.Global, names, st.sampled_from(["in", "out", "table", "counter"]), dtypes, many), max_size=2
+        st.builds(n.Global, names, st.sampled_from(["in", "param", "out", "table", "counter"]), dtypes, many), max_size=2
     ).map(tuple),
     st.builds(n.Grid, small, small, texts),
     _buffers("shared"),
