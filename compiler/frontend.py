@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 from tilec.dsl import ast
 from tilec.dsl.check import Checked, check
@@ -57,11 +57,8 @@ def read_text(text: str, path: str = "<spec>") -> Spec:
     source = Source(path, text)
     file, faults = parse(source)
     checked, more = check(file)
-    faults = sorted([*faults, *more], key=lambda f: f.span.start if f.span else 0)
-    if faults:
-        for f in faults:
-            f.source = source
-        raise Faults(faults)
+    if faults or more:
+        raise Faults([*faults, *more], source)
     schedules = {(b.kernel.text, b.target.text): read_schedule(b) for b in file.schedules}
     return Spec(tuple(lower(c, source) for c in checked), schedules, source)
 
@@ -103,7 +100,8 @@ def lower(checked: Checked, source: Source) -> Attention:
 
 
 def _index(a: ast.Axis) -> Index:
-    storage = Storage(cast("Storage", a.stored).kind, a.stored.table.text) if a.stored else Storage()  # type: ignore[arg-type]
+    kind = cast(Literal["packed", "lengths"], a.stored.kind) if a.stored else "dense"
+    storage = Storage(kind, a.stored.table.text if a.stored else None)
     return Index(a.name.text, expr(a.extent), storage)
 
 

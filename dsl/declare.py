@@ -7,7 +7,6 @@ from tilec.dsl.scope import Scope, Table, read
 
 MAX_EXTENT = 2**31 - 1
 _BARE = ("query", "output", "lse")  # slots whose brackets hold plain indices
-_WHOLE_GROUPS = ("key", "value", "sink")
 _DTYPES = {
     "query": words.FLOATS,
     "key": words.FLOATS,
@@ -117,7 +116,7 @@ def _tensor(scope: Scope, t: ast.Tensor) -> None:
         return
     scope.tensors[t.name.text] = t
     _dtype(scope, t, t.dtype)
-    brackets(scope, t.index, bare=slot in _BARE, whole=slot in _WHOLE_GROUPS, of=t.name.text)
+    _brackets(scope, t.index, bare=slot in _BARE, of=t.name.text)
     _tails(scope, t)
 
 
@@ -138,8 +137,8 @@ def _dtype(scope: Scope, t: ast.Tensor, dtype: ast.Name) -> None:
         )
 
 
-def brackets(scope: Scope, index: tuple[ast.Expr, ...], *, bare: bool, whole: bool, of: str) -> None:
-    """The brackets of a declaration: indices, or `h // 4` and `h % 4` unless `bare`; `whole`: groups must divide."""
+def _brackets(scope: Scope, index: tuple[ast.Expr, ...], *, bare: bool, of: str) -> None:
+    """The brackets of a declaration: indices, or `h // 4` and `h % 4` unless `bare`."""
     seen: set[str] = set()
     for e in index:
         match e:
@@ -149,7 +148,7 @@ def brackets(scope: Scope, index: tuple[ast.Expr, ...], *, bare: bool, whole: bo
                 seen.add(e.text)
             case ast.Binary("//" | "%", ast.Name() as n, ast.Integer() | ast.Name() as divisor) if not bare:
                 if _is_index(scope, n, of):
-                    _divisor(scope, e, n, divisor, whole=whole and e.op == "//")
+                    _divisor(scope, e, n, divisor)
             case _:
                 allowed = "an index" if bare else "an index, or an index `//` or `%` a constant"
                 scope.report(
@@ -170,17 +169,18 @@ def _is_index(scope: Scope, n: ast.Name, of: str) -> bool:
     return False
 
 
-def _divisor(scope: Scope, e: ast.Expr, n: ast.Name, divisor: ast.Integer | ast.Name, *, whole: bool) -> None:
+def _divisor(scope: Scope, e: ast.Binary, n: ast.Name, divisor: ast.Integer | ast.Name) -> None:
+    """The constant of `h // 4`, which leaves no short group, or a symbol."""
     match divisor:
         case ast.Integer(0):
             scope.report("E0315", "this divides by zero", divisor.span)
         case ast.Integer(g):
             extent = scope.axes[n.text].extent
-            if whole and isinstance(extent, ast.Integer) and extent.value % g:
+            if e.op == "//" and isinstance(extent, ast.Integer) and extent.value % g:
                 groups, left = divmod(extent.value, g)
                 scope.report(
                     "E0301",
-                    f"head groups do not divide: {n.text} has extent {extent.value}, and `{n.text} // {g}` would leave a short group",
+                    f"groups do not divide: {n.text} has extent {extent.value}, and `{n.text} // {g}` would leave a short one",
                     e.span,
                     note=f"{extent.value} = {groups} groups of {g}, and {left} left over",
                 )
@@ -229,5 +229,5 @@ def _scaled(scope: Scope, t: ast.Tensor, x: ast.Scaled, load: ast.Load) -> None:
             note=f"`scaled` is for {words.listed(words.FP8, 'and')}",
         )
     else:
-        brackets(scope, load.index, bare=False, whole=True, of=load.tensor.text)
+        _brackets(scope, load.index, bare=False, of=load.tensor.text)
         _table(scope, load.tensor, "scaled", load.index)

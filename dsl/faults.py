@@ -112,36 +112,49 @@ class Warn(Fault):
 
 
 class Faults(Exception):
-    """Several faults of one file, in source order."""
+    """Several faults of one file, in source order; `source` is given to those that lack one."""
 
-    def __init__(self, faults: list[Fault]) -> None:
+    def __init__(self, faults: list[Fault], source: Source | None = None) -> None:
         super().__init__(f"{len(faults)} errors")
-        self.faults = faults
+        self.faults = faults if source is None else sorted(faults, key=lambda f: f.span.start if f.span else 0)
+        for f in faults:
+            f.source = f.source or source
 
     def __str__(self) -> str:
         return "\n\n".join(render(f) for f in self.faults)
 
 
 def render(fault: Fault) -> str:
-    """The message as text: code, sentence, source line with a caret, related lines, note and hint."""
+    """The message as text: code, sentence, source lines with carets, note and hint."""
     out = [f"{fault.severity}[{fault.code}]: {fault.message}"]
     path = fault.source.path if fault.source else "<spec>"
     if fault.span is not None:
         out.append(f" --> {path}:{fault.span.line}:{fault.span.column}")
     if fault.span is not None and fault.source is not None:
         marks = [(fault.span, "^", "")] + [(s, "-", remark) for s, remark in fault.related]
-        for span, mark, remark in sorted(marks, key=lambda m: m[0].start):
-            out += _quote(fault.source.text, span, mark, remark)
+        shown = 0
+        for span, mark, remark in sorted(marks, key=lambda m: (m[0].start, m[1])):
+            quoted = _quote(fault.source.text, span, mark, remark)
+            out += quoted[1:] if span.line == shown else quoted
+            shown = span.line
     out += [f"    = {x}" for x in (fault.note, fault.hint) if x]
     return "\n".join(out)
 
 
 def _quote(text: str, span: Span, mark: str, remark: str) -> list[str]:
-    lines = text.splitlines() or [""]
+    """The span's first line and the marks below it."""
+    lines = text.split("\n")
     line = lines[span.line - 1] if span.line <= len(lines) else ""
-    before = line[: span.column - 1]
-    marked = line[span.column - 1 : span.column - 1 + max(1, span.end - span.start)]
-    pad = " " * width(before)
-    carets = mark * max(1, width(before + marked) - width(before))
+    before, marked = line[: span.column - 1], line[span.column - 1 : span.column - 1 + max(1, span.end - span.start)]
+    pad = width(before)
+    carets = mark * max(1, width(before + marked) - pad)
     tail = f" {remark}" if remark else ""
-    return [f"{span.line:3} | {line.expandtabs(TAB)}", f"    | {pad}{carets}{tail}"]
+    return [f"{span.line:3} | {_printable(line)}".rstrip(), f"    | {' ' * pad}{carets}{tail}"]
+
+
+def _printable(line: str) -> str:
+    """`line` as wide as `width` says: tabs expanded, control characters made visible."""
+    out = ""
+    for ch in line.rstrip("\r"):
+        out += " " * (TAB - width(out) % TAB) if ch == "\t" else ch if ch.isprintable() or ord(ch) > 127 else "\ufffd"
+    return out

@@ -8,14 +8,13 @@ parsing what was written gives the tree that was read.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import groupby
 
 from tilec.dsl import ast
 from tilec.dsl.faults import Faults, Source
 from tilec.dsl.parse import parse
 
 WIDTH = 100  # a line longer than this is broken at its outermost `and` or `or`
-WORD = 6  # columns of the leading word
+WORD = 6  # columns of the leading word, or more where a block has longer ones
 
 # Binding strength, loosest first; a comparison's operands bind tighter than itself.
 _BINARY = {"or": 1, "and": 2, "+": 5, "-": 5, "*": 6, "/": 6, "//": 6, "%": 6, "**": 8}
@@ -24,18 +23,21 @@ _NOT, _COMPARE, _NEGATE = 3, 4, 7
 
 def format_text(text: str, path: str = "<spec>") -> str:
     """`text` in the standard form.  Raises `Faults` if it does not parse."""
-    file, faults = parse(Source(path, text))
+    source = Source(path, text)
+    file, faults = parse(source)
     if faults:
-        raise Faults(faults)
+        raise Faults(faults, source)
     return show(file)
 
 
 def show(file: ast.File) -> str:
     """The text of a tree; empty for an empty file."""
     parts: list[str] = []
+    alone = True  # whether the block before takes more than a line
     for i, block in enumerate(file.blocks):
         lines = list(_block(block))
-        if i and not (block.compact and file.blocks[i - 1].compact and len(lines) == 1):
+        before, alone = alone, len(lines) > 1
+        if i and (before or alone):
             parts.append("")
         parts += lines
     if file.closing:
@@ -64,51 +66,55 @@ def _block(block: ast.Kernel | ast.Schedule) -> Iterator[str]:
 
 def _body(statements: tuple[ast.Statement, ...]) -> Iterator[str]:
     """The lines of a block, without indentation."""
-
-    def run(pair: tuple[int, ast.Statement]) -> tuple[bool, int]:
-        nonlocal runs
-        runs += "" in pair[1].notes.before
-        return isinstance(pair[1], ast.Tensor), runs
-
-    runs = 0
-    for (tensors, _), group in groupby(enumerate(statements), key=run):
-        members = [s for _, s in group]
-        shown = _aligned([s for s in members if isinstance(s, ast.Tensor)]) if tensors else None
-        for i, s in enumerate(members):
+    pad = max((len(_phrase(s)[0]) for s in statements), default=0)
+    pad = max(pad, WORD)
+    for run in _runs(statements):
+        tensors = [s for s in run if isinstance(s, ast.Tensor)]
+        shown = [[line] for line in _aligned(tensors, pad)] if tensors else [_wrapped(s, pad) for s in run]
+        for s, lines in zip(run, shown, strict=True):
             yield from s.notes.before
-            lines = [shown[i]] if shown else _wrapped(s)
-            if s.notes.after:
-                lines[-1] += f"  {s.notes.after}"
-            yield from lines
+            yield from lines[:-1]
+            yield lines[-1] + (f"  {s.notes.after}" if s.notes.after else "")
 
 
-def _wrapped(s: ast.Statement) -> list[str]:
-    line = statement(s, pad=True)
-    if len(line) <= WIDTH - 2 or not isinstance(s, ast.Mask):
-        return [line]
-    op = s.value.op if isinstance(s.value, ast.Binary) else ""
-    if op not in ("and", "or"):
+def _runs(statements: tuple[ast.Statement, ...]) -> list[list[ast.Statement]]:
+    """Neighbours that are aligned with each other: tensor lines without a blank line between them; others stand alone."""
+    runs: list[list[ast.Statement]] = []
+    for s in statements:
+        joins = isinstance(s, ast.Tensor) and runs and isinstance(runs[-1][-1], ast.Tensor) and "" not in s.notes.before
+        if joins:
+            runs[-1].append(s)
+        else:
+            runs.append([s])
+    return runs
+
+
+def _wrapped(s: ast.Statement, pad: int) -> list[str]:
+    """The lines of a statement: one, or one for each term of a long mask."""
+    word, rest = _phrase(s)
+    line = f"{word.ljust(pad)} {rest}"
+    op = s.value.op if isinstance(s, ast.Mask) and isinstance(s.value, ast.Binary) else ""
+    if len(line) <= WIDTH - 2 or op not in ("and", "or"):
         return [line]
     terms: list[ast.Expr] = []
-    rest: ast.Expr = s.value
-    while isinstance(rest, ast.Binary) and rest.op == op:
-        terms.append(rest.right)
-        rest = rest.left
-    first, *others = [rest, *reversed(terms)]
+    first: ast.Expr = s.value  # type: ignore[attr-defined]
+    while isinstance(first, ast.Binary) and first.op == op:
+        terms.append(first.right)
+        first = first.left
     strength = _BINARY[op]
-    lines = [f"mask   {expr(first, strength)}"]
-    return lines + [f"{' ' * WORD} {op} {expr(t, strength + 1)}" for t in others]
+    lines = [f"{word.ljust(pad)} {expr(first, strength)}"]
+    return lines + [f"{' ' * pad} {op} {expr(t, strength + 1)}" for t in reversed(terms)]
 
 
-def _aligned(run: list[ast.Tensor]) -> list[str]:
+def _aligned(run: list[ast.Tensor], pad: int) -> list[str]:
     """Neighbouring tensor lines: index columns aligned where name and rank have the same width, colons everywhere."""
     cells = [None if t.index is None else [expr(i) for i in t.index] for t in run]
     shape = [None if c is None else (len(t.name.text), len(c)) for t, c in zip(run, cells, strict=True)]
     heads: list[str] = []
-    for t, c, sh in zip(run, cells, shape, strict=True):
-        text = f"{t.slot.text.ljust(WORD)} {t.name.text}"
+    for t, c, own in zip(run, cells, shape, strict=True):
+        text = f"{t.slot.text.ljust(pad)} {t.name.text}"
         if c is not None:
-            peers = [p for p, q in zip(cells, shape, strict=True) if p is not None and q == sh]
+            peers = [p for p, other in zip(cells, shape, strict=True) if p is not None and other == own]
             widths = [max(len(p[i]) for p in peers) for i in range(len(c))]
             padded = [f"{x},".ljust(w + 1) for x, w in zip(c[:-1], widths[:-1], strict=True)]
             text += f"[{' '.join([*padded, c[-1]])}]"
@@ -128,10 +134,9 @@ def _storage(x: ast.Scaled | ast.Paged) -> str:
     return f"{'scaled' if isinstance(x, ast.Scaled) else 'paged'} {expr(x.load)}"
 
 
-def statement(s: ast.Statement, *, pad: bool = False) -> str:
-    """One statement on one line; `pad` aligns what follows its first word."""
-    word, rest = _phrase(s)
-    return f"{word.ljust(WORD) if pad else word} {rest}"
+def statement(s: ast.Statement) -> str:
+    """One statement on one line."""
+    return " ".join(_phrase(s))
 
 
 def _phrase(s: ast.Statement) -> tuple[str, str]:
@@ -139,8 +144,8 @@ def _phrase(s: ast.Statement) -> tuple[str, str]:
         case ast.Index(axes):
             return "index", ", ".join(_axis(a) for a in axes)
         case ast.Tensor():
-            word, _, rest = _aligned([s])[0].partition(" ")
-            return word, rest.lstrip()
+            word, _, rest = _aligned([s], 0)[0].partition(" ")
+            return word, rest
         case ast.Scale(x):
             return "scale", expr(x)
         case ast.Score(n, x):

@@ -162,7 +162,12 @@ class Typer:
                 self._stray_tensor(n, role)
                 return None
             case None:
-                self.scope.unknown(n, self.scope.names(), "the name")
+                hint = (
+                    "a symbol is the extent of an index; for a constant write the number"
+                    if n.text[0].isupper()
+                    else None
+                )
+                self.scope.unknown(n, self.scope.names(), "the name", hint)
                 return None
 
     def _index(self, n: ast.Name) -> Kind | None:

@@ -17,6 +17,7 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedToken
 
 from tilec.dsl import ast, tree, words
 from tilec.dsl.codes import fault
+from tilec.dsl.expected import expected, spelled
 from tilec.dsl.faults import Fault, Source, SyntaxFault
 from tilec.dsl.grammar import parser
 from tilec.dsl.spans import locate
@@ -25,8 +26,8 @@ _TOKEN = re.compile(r"(?P<skip>\s+|#[^\n]*)|(?P<word>[A-Za-z_]\w*)|(?P<number>[0
 _OPEN_ENDED = frozenset(
     ["and", "or", "not", "on", "in", "by", "scaled", "paged", "packed", "lengths"]
 )  # something must follow these
+_CONTINUING = frozenset((*_OPEN_ENDED, *words.FACTS, "deterministic", "atomic")) - {"not"}  # never begin a statement
 _LEADS = {"kernel": frozenset(words.KERNEL_WORDS), "schedule": frozenset(words.SCHEDULE_WORDS)}
-_SHOWN = 6  # of the tokens that would have been right
 
 
 @dataclass(frozen=True)
@@ -106,8 +107,10 @@ def _regions(text: str) -> Iterator[_Region | _Lexeme]:
             yield region
             region = None
         else:
-            starts = x.kind == "word" and (
-                x.text in _LEADS[region.kind] or (depth == 1 and x.fresh and (last is None or last.ends_phrase()))
+            starts = x.text in _LEADS[region.kind] or (
+                x.kind == "word"
+                and x.text not in _CONTINUING
+                and (depth == 1 and x.fresh and (last is None or last.ends_phrase()))
             )
             if starts or not region.pieces:
                 region.pieces.append([])
@@ -146,11 +149,13 @@ def _header(region: _Region, text: str, faults: list[Fault]) -> list[ast.Name] |
         if want == "`on`" and x.text == "on":
             continue
         if want == "`on`" or x.kind != "word":
-            return _unexpected(x, [want], text, faults)
+            faults.append(_unexpected(x, want, text))
+            return None
         names.append(ast.Name(x.text, span=locate(text, x.start, x.end)))
     extra = region.header[len(wanted) :]
     if extra:
-        return _unexpected(extra[0], ["`{`"], text, faults)
+        faults.append(_unexpected(extra[0], "`{`", text))
+        return None
     missing = [*wanted, "`{`"][len(region.header)]
     if len(region.header) < len(wanted) or not region.opened:
         end = region.header[-1].end if region.header else region.start + len(region.kind)
@@ -159,9 +164,8 @@ def _header(region: _Region, text: str, faults: list[Fault]) -> list[ast.Name] |
     return names
 
 
-def _unexpected(x: _Lexeme, wanted: list[str], text: str, faults: list[Fault]) -> None:
-    span = locate(text, x.start, x.end)
-    faults.append(fault("E0104", f"did not expect `{x.text}` here", span, note=f"expected {', '.join(wanted)}"))
+def _unexpected(x: _Lexeme, wanted: str, text: str) -> Fault:
+    return fault("E0104", f"did not expect `{x.text}` here", locate(text, x.start, x.end), note=f"expected {wanted}")
 
 
 def _piece(kind: str, piece: list[_Lexeme], text: str, faults: list[Fault]) -> list[Any]:
@@ -177,7 +181,7 @@ def _piece(kind: str, piece: list[_Lexeme], text: str, faults: list[Fault]) -> l
     except SyntaxFault as e:
         faults.append(e)
     except UnexpectedCharacters as e:
-        at = e.pos_in_stream
+        at = first.start if e.pos_in_stream is None else e.pos_in_stream
         span = locate(text, at, at + 1)
         faults.append(fault("E0101", f"`{text[at]}` begins nothing in this language", span))
     except UnexpectedToken as e:
@@ -196,47 +200,14 @@ def _no_statement(x: _Lexeme, kind: str, text: str) -> Fault:
 
 def _token(e: UnexpectedToken, kind: str, end: int, text: str) -> Fault:
     accepts = e.accepts or e.expected
-    wanted = sorted({_shown(t) for t in accepts if t != "$END"})
-    more = ", …" if len(wanted) > _SHOWN else ""
-    note = f"expected {', '.join(wanted[:_SHOWN])}{more}"
     token: Token = e.token
     if token.type == "$END":
-        return fault("E0105", "this statement ends too early", locate(text, end - 1, end), note=note)
-    start = token.start_pos if token.start_pos is not None else end
-    span = locate(text, start, start + len(token))
-    if "$END" in accepts and words.nearest(str(token), _LEADS[kind]):
-        x = _Lexeme("word", str(token), start, start + len(token), False)
+        return fault("E0105", "this statement ends too early", locate(text, end - 1, end), note=expected(accepts))
+    start = end if token.start_pos is None else token.start_pos
+    x = _Lexeme("word", str(token), start, start + len(token), False)
+    if "$END" in accepts and words.nearest(x.text, _LEADS[kind]):
         return _no_statement(x, kind, text)
-    hint = words.did_you_mean(str(token), [w for t in accepts for w in _words_of(t)])
-    return fault("E0104", f"did not expect `{token}` here", span, note=note, hint=hint)
-
-
-_NAMED = {
-    "NAME": "a name",
-    "INT": "an integer",
-    "REAL": "a number",
-    "COMPARE": "a comparison",
-    "TIMES": "`*`",
-    "BOOLEAN": "`true`",
-    "STORED": "`packed`",
-    "FACT": "a fact",
-    "ORDER": "`atomic`",
-}
-
-
-def _shown(terminal: str) -> str:
-    """A terminal as a user would call it."""
-    if terminal in _NAMED:
-        return _NAMED[terminal]
-    return " or ".join(f"`{w}`" for w in _words_of(terminal)) or terminal.lower()
-
-
-def _words_of(terminal: str) -> list[str]:
-    """The words or signs that a terminal matches; none for names and numbers."""
-    found = next((t for t in parser().terminals if t.name == terminal), None)
-    if found is None or terminal in ("NAME", "INT", "REAL"):
-        return []
-    pattern = found.pattern.value
-    if found.pattern.type == "re":
-        return re.findall(r"[a-z_0-9]+|[<>=!*/%]+", pattern.replace(r"\b", "").replace("?:", ""))
-    return [pattern]
+    hint = words.did_you_mean(x.text, [w for t in accepts for w in spelled(t)])
+    return fault(
+        "E0104", f"did not expect `{x.text}` here", locate(text, x.start, x.end), note=expected(accepts), hint=hint
+    )

@@ -6,7 +6,7 @@ one message.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -81,24 +81,17 @@ class Scope:
             return self.tensors[name].name.span
         return self.tables[name].span if name in self.tables else None
 
-    def unknown(self, name: ast.Name, candidates: list[str], what: str) -> None:
-        """Reports an unknown name, once."""
-        if name.text not in self.poisoned:
-            self.poisoned.add(name.text)
-            self.report(
-                "E0201",
-                f"{what} `{name.text}` is not declared",
-                name.span,
-                hint=words.did_you_mean(name.text, candidates),
-            )
+    def unknown(self, name: ast.Name, candidates: Iterable[str], what: str, hint: str | None = None) -> None:
+        """Reports an unknown name, once, unless its declaration may be among the lines that did not parse."""
+        if name.text in self.poisoned or self.kernel.broken:
+            return
+        self.poisoned.add(name.text)
+        near = words.did_you_mean(name.text, candidates)
+        self.report("E0201", f"{what} `{name.text}` is not declared", name.span, hint=near or hint)
 
     def slot(self, *slots: str) -> list[ast.Tensor]:
         """Tensors declared in any of these slots, in the order of the text."""
         return [t for t in self.tensors.values() if t.slot.text in slots]
-
-
-def statements_of(kernel: ast.Kernel, kind: type[ast.Statement]) -> Iterator[ast.Statement]:
-    return (s for s in kernel.statements if isinstance(s, kind))
 
 
 def bare(index: tuple[ast.Expr, ...] | None) -> list[str]:

@@ -13,6 +13,7 @@ def check_storage(scope: Scope, parts: Roles) -> None:
         if axis.stored:
             _sequences(scope, parts, axis, axis.stored)
     for t in scope.tensors.values():
+        _positions(scope, parts, t)
         for x in t.tails:
             match x:
                 case ast.Paged(load) if t.slot.text in ("key", "value"):
@@ -25,6 +26,28 @@ def check_storage(scope: Scope, parts: Roles) -> None:
                                 f"a descale is one number per batch entry and head; it cannot have `{n}`",
                                 e.span,
                             )
+
+
+def _positions(scope: Scope, parts: Roles, t: ast.Tensor) -> None:
+    """A tensor over packed positions has the batch index too; positions are never grouped in a declaration."""
+    for e in t.index or ():
+        match e:
+            case ast.Name(n) if n in (parts.q, parts.k):
+                stored = scope.axes[n].stored
+                if stored and stored.kind == "packed" and parts.batch and parts.batch not in bare(t.index):
+                    scope.report(
+                        "E0412",
+                        f"`{n}` is packed by sequence, so `{t.name.text}` must read `{parts.batch}` too",
+                        e.span,
+                        note=f"the position of `{n}` in memory is {stored.table.text}[{parts.batch}] + {n}",
+                    )
+            case ast.Binary(op, ast.Name(n)) if n in (parts.q, parts.k):
+                scope.report(
+                    "E0303",
+                    f"`{t.name.text}` cannot be declared by `{n} {op} …`",
+                    e.span,
+                    hint=f"declare an index for its extent, and read `{n} {op} …` where it is used",
+                )
 
 
 def _sequences(scope: Scope, parts: Roles, axis: ast.Axis, stored: ast.Stored) -> None:
@@ -60,7 +83,7 @@ def _paged(scope: Scope, parts: Roles, t: ast.Tensor, load: ast.Load) -> None:
     table, batch, k = load.tensor.text, parts.batch, parts.k
     match load.index:
         case (ast.Name(first), ast.Binary("//", ast.Name(second), ast.Integer() | ast.Name() as page)) if (
-            first == batch and second == k and _constant(page)
+            first == batch and second == k and _is_constant(page)
         ):
             pass
         case _:
@@ -89,5 +112,5 @@ def _paged(scope: Scope, parts: Roles, t: ast.Tensor, load: ast.Load) -> None:
         )
 
 
-def _constant(page: ast.Integer | ast.Name) -> bool:
+def _is_constant(page: ast.Integer | ast.Name) -> bool:
     return isinstance(page, ast.Integer) or page.text[0].isupper()

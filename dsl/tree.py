@@ -11,7 +11,7 @@ from tilec.dsl import ast
 from tilec.dsl.faults import SyntaxFault
 from tilec.dsl.spans import Span
 
-MAX_DEPTH = 200  # of nested expressions; later stages recurse over them
+MAX_DEPTH = 100  # of nested expressions; later stages recurse over them
 MAX_INTEGER = 2**63 - 1
 
 Item = Any  # a lark tree or token
@@ -19,9 +19,8 @@ Item = Any  # a lark tree or token
 
 def span_of(x: Item) -> Span:
     """Where a tree or token stands."""
-    at = x if isinstance(x, Token) else x.meta
-    start = at.start_pos
-    return Span(start, at.end_pos, at.line, at.column)
+    at: Any = x if isinstance(x, Token) else x.meta
+    return Span(at.start_pos, at.end_pos, at.line, at.column)
 
 
 def file(tree: Tree[Token]) -> ast.File:

@@ -25,11 +25,11 @@ def rows_symbol(index: Index) -> Expr:
 
 
 def batch_of(attn: Attention, index: Index) -> Var:
-    """The index that numbers the sequences of a packed or padded index: the first declared one that the output has."""
-    for i in attn.indices:
-        if i.name != index.name and any(v.name == i.name for v in attn.output_vars()):
-            return Var(i.name)
-    raise ValueError(f"{attn.name}: no batch index for {index.name}")
+    """The index that numbers the sequences of a packed or padded index: `b` if it is an outer one, else the first of them."""
+    outer = [i.name for i in attn.outer]
+    if not outer:
+        raise ValueError(f"{attn.name}: no batch index for {index.name}")
+    return Var("b" if "b" in outer else outer[0])
 
 
 def length_of(attn: Attention, index: Index) -> Expr:
