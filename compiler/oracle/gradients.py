@@ -71,16 +71,16 @@ class _Backward:
         alive = ~weights.dead[:, None]
         d_out = d_output[problem.place(attn.output, attn.q, attn.feature)[0]].astype(real)
         d_out = np.where(alive, d_out, 0)
-        lse_slope = np.zeros(problem.rows, real)
+        lse_slope: Array = np.zeros(problem.rows, real)
         if d_lse is not None and attn.lse is not None:
             lse_slope = np.where(weights.dead, 0, d_lse[problem.place(attn.lse, attn.q)[0]].astype(real))
         # The output as a backward pass reads it from memory, and the LSE it recomputes the weights from.
         out = self.arithmetic.rounded(attend(problem, weights, self.arithmetic), attn.tensor(attn.output).dtype)
         lse = np.where(weights.dead, 0, weights.lse)[:, None]
-        keep = weights.keep / real(1 - attn.dropout.p) if attn.dropout else weights.keep
+        keep: Array = weights.keep / real(1 - attn.dropout.p) if attn.dropout else weights.keep
         with np.errstate(all="ignore"):
             p: Array = np.where(weights.live, np.exp(weights.scores[-1] - lse), 0).astype(real)
-            delta = np.where(weights.dead, 0, (d_out * out).sum(axis=1, dtype=real))
+            delta: Array = np.where(weights.dead, 0, (d_out * out).sum(axis=1, dtype=real))
             value = problem.matrix(attn.value, attn.k, attn.feature, real)
             d_p: Array = np.where(weights.live, d_out @ value.T * keep, 0)
             d_s = np.where(weights.live, p * (d_p - (delta - lse_slope)[:, None]), 0).astype(real)

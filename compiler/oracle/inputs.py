@@ -3,7 +3,7 @@
 Styles of the values:
 
     normal     independent standard normals
-    shifted    the logits of even rows are moved by +1000 and of odd rows by -1000, through one channel of the first pair
+    shifted    the logits of even rows are moved by +1000 and of odd rows by -1000, through one channel of a pair
     onehot     heavy-tailed channels and large queries: most rows are close to one-hot
     position   V encodes where it lies: feature 0 counts keys, feature 1 batch and heads, so that a wrong address shows
 
@@ -144,11 +144,17 @@ def _values(call: Call, t: Tensor, grids: tuple[Array, ...], rng: np.random.Gene
         return _position(attn, t, where, shape)
     if style == "onehot" and t.slot in ("query", "key"):
         normal = np.clip(rng.standard_t(2, shape), -30, 30) * (4 if t.slot == "query" else 1)
-    if style == "shifted" and t.name in attn.pairs[0]:
-        channel = where[attn.contracted[0]]
+    pair = _shifted_pair(attn)
+    if style == "shifted" and t.name in attn.pairs[pair]:
+        channel = where[attn.contracted[pair]]
         sign = 1 - 2 * (where[attn.q] % 2) if t.slot == "query" else 1
         normal = np.where(channel == 0, sign * _shift(call), normal)
     return normal
+
+
+def _shifted_pair(attn: Attention) -> int:
+    """The pair that carries the shift: one whose key is not the value too, if there is one."""
+    return next((n for n, (_, key) in enumerate(attn.pairs) if key != attn.value), 0)
 
 
 def _shift(call: Call) -> float:

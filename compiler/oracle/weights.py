@@ -116,10 +116,11 @@ def kept(problem: Problem, dropping: Dropping, real: Real) -> Array:
 
 def contract(weights: Array, live: Array, values: Array) -> Array:
     """weights @ values where a value counts only in live lanes, so that a NaN or infinity elsewhere reaches nothing."""
-    wild = ~np.isfinite(values).all(axis=1)
+    wild: Array = np.logical_not(np.isfinite(values).all(axis=1))
     if not wild.any():
-        return weights @ values
-    out = weights @ np.where(wild[:, None], 0, values).astype(values.dtype)
+        whole: Array = weights @ values
+        return whole
+    out: Array = weights @ np.where(wild[:, None], 0, values).astype(values.dtype)
     with np.errstate(invalid="ignore", over="ignore"):
         for j in np.flatnonzero(wild):
             out = out + np.where(live[:, j, None], weights[:, j, None] * values[j], 0)
