@@ -1,7 +1,7 @@
 """What the compiler will do with a kernel and why: tiles kept and skipped as formulas, what stayed unknown, the budget,
 the order of blocks, and the least time the call can take.
 
-Everything is read from what the passes themselves use: the prover's bounds, the lowered program, the target's table.
+Everything is read from what runs: the loops of the lowered program with their proofs, and the target's table.
 """
 
 from __future__ import annotations
@@ -10,24 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tilec.arith.bounds import Bounds, k_bounds
 from tilec.arith.formula import Normal, normalise
-from tilec.arith.segments import TileSegment, tile_segments
 from tilec.budget import Budget, shared_memory
-from tilec.count import Counts, count_tiles
+from tilec.count import Counts, bound_statements, count_tiles, key_loops, tile_of
 from tilec.dsl.faults import Source, TargetFault, Warn, render
 from tilec.frontend import Spec, bind, unbound_constants
 from tilec.ir.attention import Attention
-from tilec.ir.build import add, minimum, mul, sub
-from tilec.ir.expr import Expr, Int, Var, show, substitute
-from tilec.ir.nodes import For, Program, walk
+from tilec.ir.expr import show
+from tilec.ir.nodes import Let, Program, Seek
 from tilec.legality import check_schedule, check_target, choose_backend
 from tilec.roofline import Roofline, roofline
-from tilec.schedule import Schedule
 from tilec.shapes import call_sizes
 from tilec.targets import Target, target
-
-ROW_TILE = "m"
 
 
 @dataclass(frozen=True)
@@ -41,67 +35,49 @@ class Unknown:
 
 @dataclass(frozen=True)
 class Explanation:
-    """`segments`: the key tiles of row tile `m`; `counts` and `roof` need extents; `roof` is None on cpu."""
+    """`program` is what the pipeline made; `counts` and `roof` need extents, and `roof` a target with speed rows."""
 
     attn: Attention
     target: Target
     backend: str
+    program: Program
     tile: Mapping[str, int]
     stages: int | None
-    bounds: Bounds
-    segments: tuple[TileSegment, ...]
     unknown: tuple[Unknown, ...]
-    order: str
     budget: Budget | None
     sizes: Mapping[str, int] | None
     counts: Counts | None
     roof: Roofline | None
 
 
-def row_range(attn: Attention, size: int) -> tuple[Expr, Expr]:
-    """First and last query row of row tile `m`."""
-    first = mul(Var(ROW_TILE), size)
-    return first, sub(minimum(add(first, size), attn.index(attn.q).extent), 1)
-
-
-def facts_of(attn: Attention) -> dict[str, frozenset[str]]:
-    """Declared facts by tensor, as the prover takes them."""
-    return {t.name: t.facts for t in attn.tensors}
-
-
 def explain(
     attn: Attention,
     target: Target,
     backend: str,
-    schedule: Schedule,
     program: Program,
     source: Source,
     sizes: Mapping[str, int] | None = None,
 ) -> Explanation:
-    """`attn` has its constants bound; `program` is what the pipeline made of it for this target and schedule.
+    """`attn` has its constants bound; `program` is what the pipeline made of it for this target and backend.
 
     `sizes` gives every symbol: then tiles are counted and the roofline is drawn."""
-    constants = dict(program.tile)
-    tile = {i: constants[f"T{i.upper()}"] for i in (attn.q, attn.k)}
-    normal = normalise(attn.mask, q=attn.q, k=attn.k, params=facts_of(attn))
-    bounds = k_bounds(normal, *row_range(attn, tile[attn.q]), attn.index(attn.k).extent, attn.assumes)
-    segments = tile_segments(bounds, Int(tile[attn.k]))
-    stages = next((s.stages for r in program.roles for s in walk(r.body) if isinstance(s, For) and s.stages), None)
-    counts = count_tiles(attn, tile, bounds, segments, sizes) if sizes is not None else None
-    roof = None
-    if sizes is not None and counts is not None:
-        roof = roofline(attn, target, call_sizes(attn, sizes), counts.live)
+    tile = {i: tile_of(program, i) for i in (attn.q, attn.k)}
+    normal = normalise(attn.mask, q=attn.q, k=attn.k, params={t.name: t.facts for t in attn.tensors})
+    stages = next((loop.stages for loop in key_loops(program) if loop.stages), None)
+    counts = roof = None
+    if sizes is not None:
+        full = call_sizes(attn, sizes)
+        counts = count_tiles(program, attn, full)
+        roof = roofline(attn, target, full, counts.live) if counts is not None else None
     return Explanation(
         attn=attn,
         target=target,
         backend=backend,
+        program=program,
         tile=tile,
         stages=stages,
-        bounds=bounds,
-        segments=segments,
         unknown=_unknown(attn, normal, source),
-        order=program.grid.order,
-        budget=shared_memory(attn, target, tile[attn.q], tile[attn.k], stages or schedule.stages or 1),
+        budget=shared_memory(attn, target, tile[attn.q], tile[attn.k], stages or 1),
         sizes=sizes,
         counts=counts,
         roof=roof,
@@ -133,8 +109,8 @@ def explain_kernel(
         )
     check_target(bound, machine, spec.source)
     check_schedule(bound, schedule, machine, chosen, spec.source)
-    program = lower(bound, name, schedule)
-    return explain(bound, machine, chosen.name, schedule, program, spec.source, {**fixed, **sizes} if sizes else None)
+    program = lower(bound, name, schedule, chosen.name)
+    return explain(bound, machine, chosen.name, program, spec.source, {**fixed, **sizes} if sizes else None)
 
 
 def _unknown(attn: Attention, normal: Normal, source: Source) -> tuple[Unknown, ...]:
@@ -154,17 +130,13 @@ def to_data(e: Explanation) -> dict[str, Any]:
         "target": e.target.name,
         "backend": e.backend,
         "tile": dict(e.tile),
-        "order": e.order,
-        "seeks": [{"name": s.name, "lo": show(s.lo), "hi": show(s.hi), "first": show(s.cond)} for s in e.bounds.seeks],
-        "segments": [
-            {
-                "lo": show(s.lo),
-                "full_lo": show(s.full_lo),
-                "full_hi": show(s.full_hi),
-                "hi": show(s.hi),
-                "because": s.because,
-            }
-            for s in e.segments
+        "order": e.program.grid.order,
+        "notes": list(e.program.notes),
+        "bounds": [{"name": name, "value": value} for name, value in _bounds(e.program)],
+        "loops": [
+            {"lo": show(x.lo), "hi": show(x.hi), "segment": x.proof.segment, "because": x.proof.because}
+            for x in key_loops(e.program)
+            if x.proof is not None
         ],
         "unknown": [{"expression": u.text, "reason": u.reason} for u in e.unknown],
         "shared_memory": None if e.budget is None else {"bytes": e.budget.total, "limit": e.budget.limit},
@@ -172,6 +144,18 @@ def to_data(e: Explanation) -> dict[str, Any]:
         "counts": None if e.counts is None else e.counts.to_data(),
         "roofline": None if e.roof is None else _roof_data(e.roof),
     }
+
+
+def _bounds(program: Program) -> list[tuple[str, str]]:
+    """What the loops' bounds are computed from, as (name, formula)."""
+    out = []
+    for s in bound_statements(program):
+        match s:
+            case Let(name, value):
+                out.append((name, show(value)))
+            case Seek(name, lo, hi, cond):
+                out.append((name, f"the first {name} in {show(lo)} .. {show(hi)} with {show(cond)}"))
+    return out
 
 
 def _roof_data(r: Roofline) -> dict[str, Any]:
@@ -186,41 +170,36 @@ def _roof_data(r: Roofline) -> dict[str, Any]:
 
 def to_text(e: Explanation) -> str:
     """For a person."""
-    attn, q, k = e.attn, e.attn.q, e.attn.k
-    lines = [f"{attn.name} on {e.target.name} ({e.target.device}), {e.backend} backend", ""]
-    lines += [f"tiles     {q} = {e.tile[q]}, {k} = {e.tile[k]}" + (f", {e.stages} stages" if e.stages else "")]
-    lines += [f"blocks    {e.order}"]
+    q, k = e.attn.q, e.attn.k
+    by = f" ({', '.join(e.program.notes)})" if e.program.notes else ""
+    lines = [f"{e.attn.name} on {e.target.name} ({e.target.device}), {e.backend} backend", ""]
+    lines += [f"tiles     {q} = {e.tile[q]}, {k} = {e.tile[k]}" + (f", {e.stages} stages" if e.stages else "") + by]
+    lines += [f"blocks    {e.program.grid.order}"]
     if e.budget is not None and e.target.vendor != "cpu":
         lines += [f"shared    {e.budget}"]
-    lines += ["", f"keys of row tile {ROW_TILE}, in tiles of {e.tile[k]}"]
-    lines += [
-        f"  {s.name} = least {s.name} in {show(s.lo)} .. {show(s.hi)} with {show(s.cond)}" for s in e.bounds.seeks
-    ]
-    if not e.segments:
-        lines += ["  none: the mask keeps nothing"]
-    for s in e.segments:
-        lines += _segment_lines(s)
+    lines += ["", "tiles of keys that a tile of rows visits"]
+    lines += [f"  {name} = {value}" for name, value in _bounds(e.program)]
+    lines += _loop_lines(e.program)
     if e.unknown:
         lines += ["", *(render(u.fault) for u in e.unknown)]
-    if e.counts is not None and e.sizes is not None:
-        lines += ["", "for " + ", ".join(f"{n} = {v}" for n, v in e.sizes.items()), *e.counts.lines()]
+    if e.sizes is not None:
+        lines += ["", "for " + ", ".join(f"{n} = {v}" for n, v in e.sizes.items())]
+        lines += e.counts.lines() if e.counts else ["  the tiles visited depend on the values of tensors"]
     if e.roof is not None:
         lines += _roof_lines(e.roof, e.target)
     return "\n".join(lines)
 
 
-def _segment_lines(s: TileSegment) -> list[str]:
-    """The ends of a segment, each in terms of those before it."""
-    names: dict[Expr, Expr] = {}
-    out = []
-    ends = [("first", s.lo), ("end", s.hi)]
-    if not s.full_empty:
-        ends += [("no mask from", s.full_lo), ("no mask until", s.full_hi)]
-    for name, value in ends:
-        out.append(f"  {name:13} {show(substitute(value, names))}")
-        if not isinstance(value, Int | Var):
-            names[value] = Var(name.replace(" ", "_"))
-    return [*out, f"  {'because':13} {s.because}"]
+def _loop_lines(program: Program) -> list[str]:
+    """One line for each loop over keys, and each reason once."""
+    out: list[str] = []
+    reasons: dict[str, None] = {}
+    for loop in key_loops(program):
+        assert loop.proof is not None
+        state = "no mask" if loop.proof.segment == "full" else "masked"
+        out.append(f"  {show(loop.lo)} .. {show(loop.hi)}  {state}")
+        reasons.setdefault(loop.proof.because)
+    return [*(out or ["  none: the mask keeps nothing"]), *(f"  because {r}" for r in reasons if r)]
 
 
 def _roof_lines(r: Roofline, target: Target) -> list[str]:
