@@ -9,7 +9,7 @@ with `q` in 0..M and `k` in 0..N, M and N being the lengths of *this* sequence w
     den[q]  = sum over live k of exp(s) + exp(sink)    the sink only if declared, and only in rows with a live k
     O[q, e] = sum over live k of exp(s) / den[q] * Value[k, e]        (times the value's descale)
     L[q]    = log(den[q])                              natural logarithm
-    a row with no live k has O = 0 and L = -inf.
+    a row with no live k has O = 0 and L = -inf; a score of -inf counts as not live.
 
 `Tensor.index` is how the tensor is read: one expression per dimension, over indices (`b`, `q`, `h // 4`).  Storage
 changes only where an element lies, never the meaning:
