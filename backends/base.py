@@ -135,6 +135,7 @@ class Launcher(Protocol):
     """A kernel loaded on one device.  Called with the device current; uses the current stream.
 
     `tensors` are the arguments in the signature's order, `outputs` those of the signature, already allocated and not empty.
+    Where query rows are packed or padded, outputs come filled as dead rows (0 and -inf), so rows of no sequence stay so.
     One `bound` object stands for all calls of equal metadata, so what depends on shapes and strides alone is worth keeping
     in `bound.memo`.  A call never synchronises and never allocates an amount that depends on device data."""
 

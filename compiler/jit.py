@@ -9,10 +9,11 @@ from tilec.backends.base import Artifact, Backend, Variant, backend
 from tilec.backends.runtime.cache import Store
 from tilec.backends.runtime.kernel import Kernel
 from tilec.backends.runtime.settings import settings
-from tilec.dsl.faults import CallFault, TargetFault
+from tilec.dsl.faults import CallFault
 from tilec.frontend import Spec, bind, read_spec, read_text
 from tilec.identity import cache_key, kernel_identity
 from tilec.ir.attention import Attention
+from tilec.legality import choose_backend
 from tilec.signature_of import signature_of
 from tilec.targets import target as target_table
 
@@ -61,13 +62,7 @@ def backend_for(target: str, name: str | None) -> Backend:
     """The compile half that serves `target`: of that name, or else the target's default.
 
     Raises TargetFault E0903 when the target does not have it."""
-    table = target_table(target)
-    entry = table.default_backend if name is None else table.backend(name)
-    if entry is None or not entry.available:
-        has = ", ".join(b.name for b in table.backends if b.available)
-        note = entry.because if entry else None
-        raise TargetFault("E0903", f"{target} has no backend `{name}`", note=note, hint=f"it has {has}")
-    return backend(entry.name)
+    return backend(choose_backend(target_table(target), name).name)
 
 
 class Compiler:

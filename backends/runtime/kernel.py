@@ -48,11 +48,20 @@ class Provider(Protocol):
 
 @dataclass(slots=True)
 class Plan:
-    """What one call shape needs.  `checked`: table values are checked at every call; `launcher` None: nothing to launch."""
+    """What one call shape needs.  `checked`: table values are checked at every call.  `filled`: outputs may have rows of no
+    sequence, which no program writes.  `launcher` None: nothing to launch."""
 
     bound: Bound
     checked: bool
+    filled: bool
     launcher: Launcher | None
+
+
+def clear(outputs: Sequence[Tensor]) -> None:
+    """What dead rows hold: output 0, LSE -inf."""
+    outputs[0].zero_()
+    for lse in outputs[1:]:
+        lse.fill_(float("-inf"))
 
 
 class Kernel:
@@ -69,6 +78,7 @@ class Kernel:
         self.__name__ = signature.kernel
         self._count = len(signature.arguments)
         self._single = len(signature.outputs) == 1
+        self._clears = signature.sequences[0].kind != "dense"  # rows of no sequence, which no kernel writes
         self._plans: dict[Any, Plan] = {}
         self._launchers: dict[tuple[torch.device, Variant], Launcher] = {}
         self._mutex = Lock()
@@ -108,13 +118,13 @@ class Kernel:
             outputs = tuple([torch.empty(o.shape, dtype=o.dtype, device=bound.device) for o in bound.outputs])
         else:
             outputs = out if isinstance(out, tuple) else (out,)
-        if plan.launcher is not None:
-            with devices.guard(bound.device):
-                plan.launcher(bound, tensors, outputs)
-        elif bound.empty == "keys":  # every row is dead
+        if bound.empty == "keys" or (plan.filled and bound.empty == "no"):
             outputs[0].zero_()
             for lse in outputs[1:]:
                 lse.fill_(float("-inf"))
+        if plan.launcher is not None:
+            with devices.guard(bound.device):
+                plan.launcher(bound, tensors, outputs)
         return outputs
 
     def backward(
@@ -163,7 +173,7 @@ class Kernel:
         bound = bind(self.signature, tensors, target, given)
         launcher = self._launcher(bound, target) if bound.empty == "no" else None
         checked = device.type == "cpu" or settings().debug
-        plan = Plan(bound, checked, launcher)
+        plan = Plan(bound, checked, self.signature.sequences[0].kind != "dense", launcher)
         if len(self._plans) >= PLANS:
             self._plans.clear()
         self._plans[key] = plan
