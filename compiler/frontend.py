@@ -198,12 +198,15 @@ def _brackets(t: Tensor) -> tuple[Expr, ...]:
     return (*t.index, *(t.scaled.index if t.scaled else ()), *(t.paged.index if t.paged else ()))
 
 
-def bind(attn: Attention, values: Mapping[str, int]) -> Attention:
+def bind(attn: Attention, values: Mapping[str, int], source: Source | None = None) -> Attention:
     """The kernel with symbols replaced by constants, everywhere.
 
-    Raises `Faults` for a name that is no symbol of the kernel, a value below 1, and groups that do not divide.
+    Raises `Faults` for a name that is no symbol of the kernel, an extent that it cannot
+    have, and groups that do not divide; `source` lets their messages quote the spec.
     """
-    symbols = {*attn.extents, *unbound_constants(attn)}
+    constants = unbound_constants(attn)
+    symbols = {*attn.extents, *constants}
+    lengths = {str(i.extent): i.name for i in attn.indices if i.storage.kind != "dense"}
     faults = [
         fault(
             "E0201",
@@ -213,9 +216,16 @@ def bind(attn: Attention, values: Mapping[str, int]) -> Attention:
         for n in values
         if n not in symbols
     ]
-    faults += [fault("E0302", f"the extent {n} must be positive, not {v}") for n, v in values.items() if v < 1]
+    faults += [
+        fault("E0302", f"the extent {n} cannot be {v}") for n, v in values.items() if v < (1 if n in constants else 0)
+    ]
+    faults += [
+        fault("E0302", f"{n} is each sequence's own length, which `{lengths[n]}`'s table says")
+        for n in values
+        if n in lengths
+    ]
     if faults:
-        raise Faults(faults)
+        raise Faults(faults, source)
     env: dict[Expr, Expr] = {Var(n): Int(v) for n, v in values.items()}
 
     def put(e: Expr) -> Expr:
@@ -240,7 +250,7 @@ def bind(attn: Attention, values: Mapping[str, int]) -> Attention:
     )
     faults = [f for t in bound.tensors for e in _brackets(t) if (f := _groups_divide(bound, t, e))]
     if faults:
-        raise Faults(faults)
+        raise Faults(faults, source)
     return bound
 
 

@@ -192,15 +192,15 @@ def _unused(scope: Scope) -> None:
     for axis in scope.axes.values():
         if axis.name.text not in indexed and axis.name.text not in scope.poisoned and not scope.failed_slots:
             scope.report("E0203", f"no tensor reads the index `{axis.name.text}`", axis.name.span)
-    loaded = {
-        x.tensor.text
+    mentioned = {
+        n.text
         for s in scope.kernel.statements
-        if isinstance(s, ast.Score | ast.Mask)
+        if isinstance(s, ast.Score | ast.Mask | ast.Scale | ast.Assume)
         for x in ast.walk(s.value)
-        if isinstance(x, ast.Load)
+        for n in ([x] if isinstance(x, ast.Name) else [x.tensor] if isinstance(x, ast.Load) else [])
     }
     for t in scope.slot("param", "bias"):
-        if t.name.text not in loaded and t.name.text not in scope.poisoned:
+        if t.name.text not in mentioned and t.name.text not in scope.poisoned:
             hint = None
             if t.slot.text == "bias":
                 inside = ", ".join(e.text for e in t.index or () if isinstance(e, ast.Name))

@@ -34,7 +34,7 @@ CODES: dict[str, str] = {
     "E0210": "an index read with brackets, or a tensor without",
     "E0211": "one table put to two uses",
     "E0212": "a wrong number of arguments",
-    "E0213": "a param, bias or descale that is never read",
+    "E0213": "a param or bias that is never read",
     "E0214": "an index that the dot product has summed away",
     # Shapes and dtypes.
     "E0301": "head groups that do not divide",
@@ -101,8 +101,6 @@ CODES: dict[str, str] = {
     "E0906": "a target that this machine cannot run",
     "E0907": "a pass that does not exist",
     "E0908": "a kind of output that the backend does not make",
-    # Warnings.
-    "W0503": "a part of a mask that the prover does not know",
     "E0910": "a backend that this installation does not have",
     "E0911": "a kind of device that tilec does not run on",
     "E0912": "a kernel built for another target than the device",
@@ -136,6 +134,8 @@ CODES: dict[str, str] = {
     "E1024": "a page size that is no number",
     "E1025": "a second derivative",
     "E1060": "an environment variable that cannot be read",
+    # Warnings.
+    "W0503": "a part of a mask that the prover does not know",
 }
 
 GROUPS: dict[str, type[faults.Fault]] = {
@@ -149,6 +149,8 @@ GROUPS: dict[str, type[faults.Fault]] = {
     "E08": faults.ScheduleFault,
     "E09": faults.TargetFault,
     "E10": faults.CallFault,
+    "W05": faults.Warn,
+    "W08": faults.Warn,
 }
 DTYPE_CODES = frozenset({"E0310", "E0311", "E0313", "E0317"})
 

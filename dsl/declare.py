@@ -128,13 +128,14 @@ def _dtype(scope: Scope, t: ast.Tensor, dtype: ast.Name) -> None:
         scope.poisoned.add(t.name.text)
     elif dtype.text not in allowed:
         one = "must be" if len(allowed) == 1 else "can be"
-        article = "an" if t.slot.text[0] in "aeiou" else "a"
+        article = "an" if t.slot.text in ("output", "lse") else "a"
         scope.report(
             "E0311",
             f"{article} {t.slot.text} cannot be {dtype.text}",
             dtype.span,
             hint=f"it {one} {words.listed(allowed)}",
         )
+        scope.poisoned.add(t.name.text)
 
 
 def _brackets(scope: Scope, index: tuple[ast.Expr, ...], *, bare: bool, of: str) -> None:
@@ -182,7 +183,7 @@ def _divisor(scope: Scope, e: ast.Binary, n: ast.Name, divisor: ast.Integer | as
                     "E0301",
                     f"groups do not divide: {n.text} has extent {extent.value}, and `{n.text} // {g}` would leave a short one",
                     e.span,
-                    note=f"{extent.value} = {groups} groups of {g}, and {left} left over",
+                    note=f"{extent.value} = {groups} group{'s' * (groups != 1)} of {g}, and {left} left over",
                 )
         case ast.Name(text) if _upper(text):
             if scope.role(text) is None and _new(scope, divisor):

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from tilec.dsl.spans import TAB, Span, width
 
+_LONG, _LEAD = 160, 60  # characters shown of a line, and before a mark in a longer one
+
 
 @dataclass(frozen=True)
 class Source:
@@ -142,12 +144,16 @@ def render(fault: Fault) -> str:
 
 
 def _quote(text: str, span: Span, mark: str, remark: str) -> list[str]:
-    """The span's first line and the marks below it."""
+    """The span's first line, or the part of a long one where the marks are, and the marks below it."""
     lines = text.split("\n")
-    line = lines[span.line - 1] if span.line <= len(lines) else ""
-    before, marked = line[: span.column - 1], line[span.column - 1 : span.column - 1 + max(1, span.end - span.start)]
-    pad = width(before)
-    carets = mark * max(1, width(before + marked) - pad)
+    line = lines[span.line - 1].rstrip("\r") if span.line <= len(lines) else ""
+    cut = max(0, span.column - 1 - _LEAD) if len(line) > _LONG else 0
+    start, end = span.column - 1, span.column - 1 + max(1, span.end - span.start)
+    if cut:
+        line, start, end = f"…{line[cut:]}", start - cut + 1, end - cut + 1
+    line = line if len(line) <= _LONG else f"{line[: _LONG - 1]}…"
+    pad = width(line[:start])
+    carets = mark * max(1, width(line[:end]) - pad)
     tail = f" {remark}" if remark else ""
     return [f"{span.line:3} | {_printable(line)}".rstrip(), f"    | {' ' * pad}{carets}{tail}"]
 
@@ -155,6 +161,6 @@ def _quote(text: str, span: Span, mark: str, remark: str) -> list[str]:
 def _printable(line: str) -> str:
     """`line` as wide as `width` says: tabs expanded, control characters made visible."""
     out = ""
-    for ch in line.rstrip("\r"):
+    for ch in line:
         out += " " * (TAB - width(out) % TAB) if ch == "\t" else ch if ch.isprintable() or ord(ch) > 127 else "\ufffd"
     return out

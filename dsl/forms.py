@@ -45,7 +45,7 @@ def roles(scope: Scope) -> Roles | None:
     if any(read(t.index) & scope.poisoned for t in involved):
         return None
     k = _softmax_index(scope, queries, keys, value, output)
-    q = _row_index(scope, queries, keys, value, output)
+    q = _row_index(scope, queries, keys, value, output) if k else None
     if k is None or q is None:
         return None
     contracted = tuple(_contracted(scope, a, b, output, q, k) for a, b in zip(queries, keys, strict=True))

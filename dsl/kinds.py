@@ -202,20 +202,23 @@ class Typer:
 
     def _load(self, e: ast.Load) -> Kind | None:
         name = e.tensor
-        for i in e.index:
-            Typer(self.scope, self.place, self.indices)._want(i, "int")
-        if name.text in self.scope.poisoned and name.text not in self.scope.tensors:
-            return None
-        role = self.scope.role(name.text)
-        if role is None:
-            self.scope.unknown(name, [t.name.text for t in self.scope.slot("param", "bias")], "the param")
-            return None
-        if role in ("index", "extent"):
-            self.scope.report("E0210", f"`{name.text}` is an {role} and has no brackets", e.span)
-            return None
         t = self.scope.tensors.get(name.text)
-        if self.place in _STRAY or t is None or t.slot.text not in ("param", "bias"):
-            self._stray_tensor(name, role)
+        role = self.scope.role(name.text)
+        if self.place in _STRAY or (
+            role in ("tensor", "table") and (t is None or t.slot.text not in ("param", "bias"))
+        ):
+            if name.text not in self.scope.poisoned:
+                self._stray_tensor(name, role or "tensor")
+            return None
+        for i in e.index:
+            self._want(i, "int")
+        if name.text in self.scope.poisoned:
+            return None
+        if t is None:
+            if role is None:
+                self.scope.unknown(name, [x.name.text for x in self.scope.slot("param", "bias")], "the param")
+            else:
+                self.scope.report("E0210", f"`{name.text}` is an {role} and has no brackets", e.span)
             return None
         if len(e.index) != len(t.index or ()):
             self.scope.report(
@@ -226,8 +229,6 @@ class Typer:
             )
             return None
         dtype = t.dtype.text if t.dtype else ""
-        if name.text in self.scope.poisoned or dtype not in words.DTYPES:
-            return None
         if dtype in words.FLOATS:
             return self._float(e, f"`{name.text}`")
         return "bool" if dtype == "bool" else "int"

@@ -107,7 +107,7 @@ def test_every_statement():
       dropout 0.25
     }
     schedule f on any { warps split_q(4) stages 2 overlap on rescale conditional 8 skip table order residue, q split k = auto }
-    schedule f on sm90 { tile q = 128, k = 176 overlap off map longest_first cluster 2 split k = 4 warps specialized(consumer = 2) }
+    schedule f on sm90 { tile q = 128, k = 176 overlap off map longest_first cluster 2 warps specialized(consumer = 2) }
     schedule f on gfx942 { tune q in {64, 128} warps ping_pong(wave = 8) map xcd by h rescale eager skip proved }
     """)
     assert [k.name for k in spec.kernels] == ["f"]
