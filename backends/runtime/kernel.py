@@ -12,7 +12,7 @@ before: the Plan found there has been checked, has its outputs' shapes and its l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, Protocol, TypeAlias, cast
 
@@ -48,12 +48,10 @@ class Provider(Protocol):
 
 @dataclass(slots=True)
 class Plan:
-    """What one call shape needs.  `checked`: table values are checked at every call.  `filled`: outputs may have rows of no
-    sequence, which no program writes.  `launcher` None: nothing to launch."""
+    """What one call shape needs.  `checked`: table values are checked at every call.  `launcher` None: nothing to launch."""
 
     bound: Bound
     checked: bool
-    filled: bool
     launcher: Launcher | None
 
 
@@ -64,12 +62,28 @@ def clear(outputs: Sequence[Tensor]) -> None:
         lse.fill_(float("-inf"))
 
 
+def draw(seed: int | None, offset: int) -> Tensor:
+    """Seed and offset of one call's dropout, an i64 pair on the CPU; without a seed, torch's CPU generator gives it."""
+    if seed is not None:
+        return torch.tensor([seed, offset], dtype=torch.int64)
+    return torch.cat([torch.randint(2**63 - 1, (1,)), torch.tensor([offset])])
+
+
+def with_draw(bound: Bound, drawn: Tensor | None) -> Bound:
+    """The call shape with this call's seed and offset among the extents; `memo` stays shared."""
+    if drawn is None:
+        return bound
+    seed, offset = drawn.tolist()
+    return replace(bound, extents={**bound.extents, "seed": seed, "offset": offset})
+
+
 class Kernel:
     """One kernel of a spec.  `kernel(*tensors, out=None, **named)` returns O, or (O, L) when the spec declares an lse.
 
-    Tensors come by position in the order of `signature.arguments` or by the spec's names.  Raises CallFault (E10) for a
-    call that does not fit the spec, TargetFault (E09) for a device that cannot run it.  `target` pins the target;
-    None takes that of the tensors' device."""
+    Tensors come by position in the order of `signature.arguments` or by the spec's names.  With dropout a call takes `seed` and
+    `offset` as well; without a seed it draws one from torch's CPU generator, so `torch.manual_seed` and checkpointing
+    repeat it.  A captured graph keeps the seed of its capture.  Raises CallFault (E10) for a call that does not fit the spec,
+    TargetFault (E09) for a device that cannot run it.  `target` pins the target; None takes that of the tensors' device."""
 
     def __init__(self, signature: Signature, provider: Provider, identity: str, target: str | None = None) -> None:
         self.signature = signature
@@ -78,6 +92,7 @@ class Kernel:
         self.__name__ = signature.kernel
         self._count = len(signature.arguments)
         self._single = len(signature.outputs) == 1
+        self._drops = signature.dropout
         self._clears = signature.sequences[0].kind != "dense"  # rows of no sequence, which no kernel writes
         self._plans: dict[Any, Plan] = {}
         self._launchers: dict[tuple[torch.device, Variant], Launcher] = {}
@@ -89,9 +104,15 @@ class Kernel:
     def __repr__(self) -> str:
         return f"<tilec kernel {self.signature}>"
 
-    def __call__(self, *tensors: Tensor, out: Result | None = None, **named: Tensor) -> Result:
+    def __call__(
+        self, *tensors: Tensor, out: Result | None = None, seed: int | None = None, offset: int = 0, **named: Tensor
+    ) -> Result:
         if named or len(tensors) != self._count:
             tensors = order(self.signature, tensors, named)
+        if self._drops:
+            tensors = (*tensors, draw(seed, offset))
+        elif seed is not None:
+            raise CallFault("E1026", f"`{self.signature.kernel}` has no dropout, and this call gave a seed")
         if torch.compiler.is_compiling() or not is_plain(tensors):
             return self._through_op(tensors, out)
         if transformed():
@@ -109,19 +130,18 @@ class Kernel:
         return self.provider.artifact(chosen, variant)
 
     def forward(self, tensors: Sequence[Tensor], out: Result | None = None) -> tuple[Tensor, ...]:
-        """The outputs, with no record for autograd."""
+        """The outputs, with no record for autograd.  With dropout the last of `tensors` is what `draw` gave."""
+        tensors, drawn = self._split(tensors)
         plan = self.plan(tensors, out)
-        bound = plan.bound
+        bound = with_draw(plan.bound, drawn)
         if plan.checked:
             check_values(self.signature, bound, tensors)
         if out is None:
             outputs = tuple([torch.empty(o.shape, dtype=o.dtype, device=bound.device) for o in bound.outputs])
         else:
             outputs = out if isinstance(out, tuple) else (out,)
-        if bound.empty == "keys" or (plan.filled and bound.empty == "no"):
-            outputs[0].zero_()
-            for lse in outputs[1:]:
-                lse.fill_(float("-inf"))
+        if bound.empty == "keys" or (self._clears and bound.empty == "no"):
+            clear(outputs)
         if plan.launcher is not None:
             with devices.guard(bound.device):
                 plan.launcher(bound, tensors, outputs)
@@ -131,6 +151,7 @@ class Kernel:
         self, tensors: Sequence[Tensor], outputs: Sequence[Tensor], d_outputs: Sequence[Tensor | None]
     ) -> tuple[Tensor, ...]:
         """Gradients of the arguments that `grad` names.  Raises TargetFault E0913 where the target has none yet."""
+        tensors, drawn = self._split(tensors)
         plan = self.plan(tensors, None)
         wanted = [tensors[self.signature.names.index(n)] for n in self.signature.gradients]
         if plan.launcher is None:
@@ -148,8 +169,11 @@ class Kernel:
             None if d is None else d if d.shape[-1:] == (1,) or d.stride(-1) == 1 else d.contiguous() for d in d_outputs
         ]
         with devices.guard(plan.bound.device):
-            launcher.backward(plan.bound, tensors, outputs, rows, d_inputs)
+            launcher.backward(with_draw(plan.bound, drawn), tensors, outputs, rows, d_inputs)
         return d_inputs
+
+    def _split(self, tensors: Sequence[Tensor]) -> tuple[Sequence[Tensor], Tensor | None]:
+        return (tensors[:-1], tensors[-1]) if self._drops else (tensors, None)
 
     def plan(self, tensors: Sequence[Tensor], out: Result | None) -> Plan:
         """The plan of this call's metadata, made at its first call."""
@@ -173,7 +197,7 @@ class Kernel:
         bound = bind(self.signature, tensors, target, given)
         launcher = self._launcher(bound, target) if bound.empty == "no" else None
         checked = device.type == "cpu" or settings().debug
-        plan = Plan(bound, checked, self.signature.sequences[0].kind != "dense", launcher)
+        plan = Plan(bound, checked, launcher)
         if len(self._plans) >= PLANS:
             self._plans.clear()
         self._plans[key] = plan

@@ -97,7 +97,8 @@ class Signature:
 
     `capacities`: symbols that no tensor's dimension gives, as text over bound ones (M of packed rows is at most `M_rows`).
     `constants`: symbols a tile needs as numbers: one binary for each value.  `keys`: text whose value 0 says that no
-    position is live anywhere.  `gradients`: arguments that `grad` names, in its order."""
+    position is live anywhere.  `gradients`: arguments that `grad` names, in its order.  With `dropout` a call has a seed and an offset
+    (`extents["seed"]`, `["offset"]` of a Bound) beside its tensors."""
 
     kernel: str
     path: str
@@ -110,6 +111,7 @@ class Signature:
     sequences: tuple[Sequences, ...]
     keys: str
     gradients: tuple[str, ...]
+    dropout: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -149,6 +151,7 @@ class Signature:
             sequences=tuple(Sequences(**s) for s in data["sequences"]),
             keys=data["keys"],
             gradients=tuple(data["gradients"]),
+            dropout=data["dropout"],
         )
 
 

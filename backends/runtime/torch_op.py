@@ -48,7 +48,7 @@ def op_for(kernel: Kernel, name: str) -> Op:
 def undifferentiable(kernel: Kernel, needed: Sequence[bool]) -> CallFault | None:
     """The error of a backward pass that needs the gradient of an argument which `grad` does not name."""
     signature = kernel.signature
-    for argument, wanted in zip(signature.arguments, needed, strict=True):
+    for argument, wanted in zip(signature.arguments, needed, strict=False):  # a draw of dropout comes last
         if wanted and argument.name not in signature.gradients:
             named = (
                 f"its `grad` line names {', '.join(signature.gradients)}"
@@ -117,14 +117,19 @@ class Derivative(torch.autograd.Function):  # type: ignore[misc]
 
 def _split(signature: Signature, tensors: Sequence[Tensor | None]) -> tuple[Any, Any, Any]:
     """Arguments of the derivative: gradients of outputs, inputs, outputs."""
-    outs, ins = len(signature.outputs), len(signature.arguments)
+    outs, ins = len(signature.outputs), len(inputs_of(signature))
     return tensors[:outs], tensors[outs : outs + ins], tensors[outs + ins :]
 
 
 def _spread(kernel: Kernel, needed: Sequence[bool], grads: Sequence[Tensor]) -> list[Tensor | None]:
     """Gradients in the order of the arguments, None where none is needed."""
     by_name = dict(zip(kernel.signature.gradients, grads, strict=True))
-    return [by_name[n] if wanted else None for n, wanted in zip(kernel.signature.names, needed, strict=True)]
+    return [by_name[n] if wanted else None for n, wanted in zip(inputs_of(kernel.signature), needed, strict=True)]
+
+
+def inputs_of(signature: Signature) -> tuple[str, ...]:
+    """Names of an op's tensors: the arguments, and the draw of dropout."""
+    return (*signature.names, "draw") if signature.dropout else signature.names
 
 
 def _results(count: int) -> str:
@@ -137,14 +142,14 @@ def _one_or_all(tensors: Sequence[Tensor]) -> Any:
 
 def _register(kernel: Kernel, name: str) -> Op:
     signature = kernel.signature
-    inputs = ", ".join(f"Tensor {n}" for n in signature.names)
+    inputs = ", ".join(f"Tensor {n}" for n in inputs_of(signature))
 
     def run(*tensors: Tensor) -> Any:
         return _one_or_all(_KERNELS[name].forward(tensors))
 
     def fake(*tensors: Tensor) -> Any:
         target = _KERNELS[name].target or target_of(tensors[0].device)
-        shapes = output_shapes(signature, extents_of(signature, tensors), target)
+        shapes = output_shapes(signature, extents_of(signature, tensors[: len(signature.names)]), target)
         return _one_or_all([tensors[0].new_empty(o.shape, dtype=o.dtype) for o in shapes])
 
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Any) -> None:
@@ -179,7 +184,7 @@ def backward_op_for(kernel: Kernel, name: str) -> Op:
     arguments = ", ".join(
         [
             *(f"Tensor? d_{o.name}" for o in signature.outputs),
-            *(f"Tensor {n}" for n in (*signature.names, *(o.name for o in signature.outputs))),
+            *(f"Tensor {n}" for n in (*inputs_of(signature), *(o.name for o in signature.outputs))),
         ]
     )
 
@@ -188,7 +193,7 @@ def backward_op_for(kernel: Kernel, name: str) -> Op:
         return _one_or_all(_KERNELS[name].backward(inputs, outputs, d_outputs))
 
     def fake(*tensors: Tensor | None) -> Any:
-        by_name = dict(zip(signature.names, _split(signature, tensors)[1], strict=True))
+        by_name = dict(zip(inputs_of(signature), _split(signature, tensors)[1], strict=True))
         return _one_or_all([by_name[n].new_empty(by_name[n].shape) for n in signature.gradients])
 
     op = torch.library.custom_op(

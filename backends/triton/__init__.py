@@ -1,0 +1,66 @@
+"""The triton backend: readable Triton source from a lowered tile program, compiled by Triton for NVIDIA and AMD.
+
+On the cpu target the same source, with a portable prelude, runs under Triton's interpreter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from tilec.backends.base import Artifact, Feature, Variant
+from tilec.dsl.faults import TargetFault
+
+if TYPE_CHECKING:
+    from tilec.ir.attention import Attention
+    from tilec.schedule import Schedule
+
+PROGRAM = "program.tile_ir"
+
+
+class Triton:
+    """Compiles by printing.  Machine code is made by Triton: at the first launch, or by `build.machine_code` without a device."""
+
+    name = "triton"
+    features: frozenset[Feature] = frozenset({"aligned"})
+
+    def toolchain(self, target: str) -> Mapping[str, str]:
+        """Triton's version.  Raises TargetFault E0911 where it is not installed."""
+        try:
+            return {"triton": version("triton")}
+        except PackageNotFoundError:
+            raise TargetFault(
+                "E0911", f"{target} is served by Triton, which is not installed", hint="pip install 'triton>=3.6'"
+            ) from None
+
+    def compile(self, attn: Attention, target: str, schedule: Schedule, variant: Variant) -> Artifact:
+        """Lowers and prints `attn`.  Raises the faults of the pipeline, TargetFault E0914 for what Triton cannot do there."""
+        from tilec.backends.triton.emit import arguments, emit, function_name
+        from tilec.backends.triton.limits import check_limits
+        from tilec.ir.expr import show
+        from tilec.ir.nodes import For, walk
+        from tilec.ir.print import show_program
+        from tilec.pipeline import lower
+
+        check_limits(attn, target)
+        program = lower(attn, target, schedule, self.name)
+        role = program.roles[0]
+        stages = [s.stages for s in walk(role.body) if isinstance(s, For) and s.stages]
+        metadata = {
+            "function": function_name(program),
+            "arguments": list(arguments(program)),
+            "tensors": [[t.name, t.mode, t.dtype, len(t.dims)] for t in program.tensors],
+            "extents": list(program.extents),
+            "tile": dict(program.tile),
+            "ctas": show(program.grid.ctas),
+            "warps": role.warps or 4,
+            "stages": max(stages, default=1),
+            "interpret": target == "cpu",
+        }
+        source = emit(program, interpret=target == "cpu")
+        sources = {f"{attn.name}_{target}.triton.py": source, PROGRAM: show_program(program)}
+        return Artifact(attn.name, target, self.name, variant, sources, metadata)
+
+
+BACKEND = Triton()

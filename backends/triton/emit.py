@@ -9,7 +9,7 @@ contiguous; then the call's extents; then tile constants.  Offsets are 64-bit.
 
 from __future__ import annotations
 
-from tilec.backends.triton.expressions import DTYPES, Expressions, stride
+from tilec.backends.triton.expressions import DTYPES, NARROW, Expressions, stride
 from tilec.backends.triton.prelude import prelude
 from tilec.ir.expr import Expr, Int, Read, Var, substitute
 from tilec.ir.nodes import (
@@ -238,7 +238,11 @@ class _Emitter:
         (shared,) = set(a) & set(b)
         left = s.a.buffer if a == (dst[0], shared) else f"tl.trans({s.a.buffer})"
         right = s.b.buffer if b == (shared, dst[1]) else f"tl.trans({s.b.buffer})"
-        exact = ', input_precision="ieee"' if self.buffers[s.a.buffer].dtype == "f32" else ""
+        dtype = self.buffers[s.a.buffer].dtype
+        if self.interpret and dtype in NARROW:
+            # The interpreter multiplies bf16 and fp8 as integers of that width; products of them are exact in f32.
+            left, right, dtype = f"{left}.to(tl.float32)", f"{right}.to(tl.float32)", "f32"
+        exact = ', input_precision="ieee"' if dtype == "f32" else ""
         acc = f", {s.dst.buffer}" if s.accumulate else ""
         self.line(depth, f"{s.dst.buffer} = tl.dot({left}, {right}{acc}{exact})")
 

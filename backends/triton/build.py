@@ -1,0 +1,73 @@
+"""From generated source to Triton's compiled kernel, with or without a device."""
+
+from __future__ import annotations
+
+import hashlib
+import linecache
+import types
+from collections.abc import Mapping
+from typing import Any
+
+POINTERS = {
+    "bf16": "*bf16",
+    "f16": "*fp16",
+    "f32": "*fp32",
+    "e4m3": "*fp8e4nv",
+    "e5m2": "*fp8e5",
+    "i32": "*i32",
+    "i64": "*i64",
+    "bool": "*i1",
+}
+ALIGNMENT = 16  # bytes that the feature `aligned` promises of base addresses and strides
+
+
+def module_of(name: str, source: str) -> types.ModuleType:
+    """The generated source as a module.  Triton reads functions back through `inspect`, so the text is kept in linecache."""
+    digest = hashlib.sha256(source.encode()).hexdigest()[:12]
+    path = f"<tilec {name} {digest}>"
+    linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
+    module = types.ModuleType(f"tilec_generated_{digest}")
+    module.__file__ = path
+    exec(compile(source, path, "exec"), module.__dict__)
+    return module
+
+
+def gpu_target(target: str) -> Any:
+    """Triton's name of a target."""
+    from triton.backends.compiler import GPUTarget
+
+    return GPUTarget("cuda", int(target[2:]), 32) if target.startswith("sm") else GPUTarget("hip", target, 64)
+
+
+def compile_kernel(name: str, source: str, metadata: Mapping[str, Any], target: str, *, aligned: bool) -> Any:
+    """Triton's CompiledKernel for `target`.  `aligned`: base addresses and strides of float tensors of the products are
+    multiples of 16 bytes, which lets loads be wide."""
+    import triton
+    from triton.compiler import ASTSource
+
+    function = getattr(module_of(name, source), metadata["function"])
+    signature, attributes = types_of(metadata, aligned=aligned)
+    signature |= dict.fromkeys(metadata["tile"], "constexpr")
+    names = list(signature)
+    attrs = {(names.index(n),): [["tt.divisibility", d]] for n, d in attributes.items()}
+    kernel = ASTSource(function, signature, dict(metadata["tile"]), attrs)
+    options = {"num_warps": metadata["warps"], "num_stages": metadata["stages"]}
+    return triton.compile(kernel, target=gpu_target(target), options=options)
+
+
+def types_of(metadata: Mapping[str, Any], *, aligned: bool) -> tuple[dict[str, str], dict[str, int]]:
+    """Triton type of each runtime argument, and the divisor known of some: pointers by dtype, strides i64, extents i32."""
+    kinds: dict[str, str] = {}
+    divisors: dict[str, int] = {}
+    for tensor, mode, dtype, rank in metadata["tensors"]:
+        kinds[f"{tensor}_ptr"] = POINTERS[dtype]
+        if aligned and mode in ("in", "out") and dtype in WIDTH:
+            divisors[f"{tensor}_ptr"] = ALIGNMENT
+            divisors |= {f"{tensor}_s{n}": ALIGNMENT // WIDTH[dtype] for n in range(rank - 1)}
+    for argument in metadata["arguments"]:
+        if argument not in kinds:
+            kinds[argument] = "i32" if argument in metadata["extents"] else "i64"
+    return {a: kinds[a] for a in metadata["arguments"]}, divisors
+
+
+WIDTH = {"bf16": 2, "f16": 2, "e4m3": 1, "e5m2": 1}
