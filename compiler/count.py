@@ -167,7 +167,7 @@ def _visits(body: tuple[Stmt, ...], env: dict[str, int]) -> Iterator[_Visit]:
 
 def _positions(program: Program, attn: Attention) -> dict[str, Expr]:
     """Logical positions of the tile's rows and keys, over the loop variable, scalars and `iota`."""
-    out = {}
+    out: dict[str, Expr] = {}
     for r in program.roles:
         for s in walk_statements(r.body):
             if isinstance(s, Compute) and s.dst.buffer in (attn.q, attn.k):

@@ -204,6 +204,10 @@ def _lines(case: _Case) -> Iterator[Fault]:
         name, count = s.split
         line = f"split {name} = {'auto' if count is None else count}"
         yield _needs_native(case, line, case.at("split"), LEFT_TO_TRITON["split"], None)
+    if s.rescale is not None and s.rescale[0] == "eager":
+        message = f"the {case.backend.name} backend cannot honour `rescale eager`"
+        note = "its programs divide by the sum once, after the last key"
+        yield case.fault("E0811", message, case.at("rescale"), note, "remove the line, or write `rescale delayed`")
     if s.rescale is not None and s.rescale[0] == "conditional":
         line = f"rescale conditional {s.rescale[1] or 0:g}"
         what = "branches on a warp's vote"

@@ -43,7 +43,8 @@ def small_shapes(attn: Attention, given: Mapping[str, int] | None = None) -> Ite
     seen: set[tuple[tuple[str, int], ...]] = set()
     q, k = attn.index(attn.q).extent, attn.index(attn.k).extent
     for m, n in ROWS_AND_KEYS:
-        sizes = _fixed(attn) | {e.name: v for e, v in ((k, n), (q, m)) if isinstance(e, Var)} | dict(given or {})
+        chosen = _fixed(attn) | {e.name: v for e, v in ((k, n), (q, m)) if isinstance(e, Var)} | dict(given or {})
+        sizes = {name: chosen[name] for name in (*attn.extents, *(n for n in chosen if n not in attn.extents))}
         key = tuple(sorted(sizes.items()))
         if key not in seen and all(evaluate(a, sizes) for a in attn.assumes):
             seen.add(key)

@@ -20,16 +20,19 @@ if TYPE_CHECKING:
     from tilec.backends.runtime.kernel import Kernel
     from tilec.oracle.numerics import Report
 
+OFFSET = 3  # of the dropout's counter: not 0, so that a call that forgets it is found
+
 
 @dataclass(frozen=True)
 class Outcome:
-    """One call.  `reports`: one for each output."""
+    """One call.  `reports`: one for each output and each gradient; `note`: what could not be tried."""
 
     kernel: str
     target: str
     sizes: Mapping[str, int]
     style: str
     reports: tuple[Report, ...]
+    note: str = ""
 
     @property
     def ok(self) -> bool:
@@ -55,37 +58,89 @@ class Outcome:
             "sizes": dict(self.sizes),
             "style": self.style,
             "ok": self.ok,
+            "note": self.note,
             "outputs": outputs,
         }
 
 
-def run_once(
-    kernel: Kernel,
-    attn: Attention,
-    device: Any,
-    sizes: Mapping[str, int],
-    style: Any,
-    *,
-    seed: int = 0,
-    fnuz: bool = False,
-) -> tuple[Report, ...]:
-    """One call on random inputs of these sizes, each output compared.  `attn` has its constants bound."""
+@dataclass(frozen=True)
+class Trial:
+    """A kernel on a device and one set of random inputs.  `attn` has its constants bound; `seed` is of inputs and dropout."""
+
+    kernel: Kernel
+    attn: Attention
+    device: Any
+    sizes: Mapping[str, int]
+    style: Any
+    seed: int = 0
+    fnuz: bool = False
+
+    def inputs(self) -> dict[str, Any]:
+        """NumPy arrays by name."""
+        from tilec.oracle.inputs import make_inputs
+
+        return make_inputs(self.attn, self.sizes, self.seed, self.style, fnuz=self.fnuz)
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """What the oracle must know beside the inputs."""
+        return {"sizes": self.sizes, "seed": self.seed, "offset": OFFSET, "fnuz": self.fnuz}
+
+    @property
+    def dropping(self) -> dict[str, int]:
+        """What a call with dropout takes beside its tensors."""
+        return {"seed": self.seed, "offset": OFFSET} if self.attn.dropout else {}
+
+
+def run_forward(trial: Trial) -> tuple[Report, ...]:
+    """One call into poisoned outputs, each compared."""
+    import numpy as np
     import torch
 
-    from tilec.oracle.inputs import make_inputs
+    from tilec.oracle.dtypes import numpy_dtype
+    from tilec.oracle.layout import bind as bind_call
     from tilec.oracle.numerics import verify
     from tilec.oracle.tensors import from_torch, to_torch
 
-    inputs = make_inputs(attn, sizes, seed, style, fnuz=fnuz)
-    tensors = to_torch(inputs, str(device))
-    given = tuple(tensors[n] for n in kernel.signature.names)
-    with torch.no_grad():
-        bound = kernel.plan(given, None).bound
-        poisoned = tuple(torch.full(o.shape, float("nan"), device=device).to(o.dtype) for o in bound.outputs)
-        kernel(*given, out=poisoned if len(poisoned) > 1 else poisoned[0])
+    kernel, attn, device = trial.kernel, trial.attn, str(trial.device)
+    inputs = trial.inputs()
+    call = bind_call(attn, inputs, trial.sizes)
     names = [o.name for o in kernel.signature.outputs]
-    got = from_torch(dict(zip(names, poisoned, strict=True)))
-    return tuple(verify(attn, inputs, got, sizes=sizes, fnuz=fnuz).values())
+    dtypes = {n: numpy_dtype(attn.tensor(n).dtype, fnuz=trial.fnuz) for n in names}
+    outputs = to_torch({n: np.full(call.shape(n), np.nan, np.float32).astype(dtypes[n]) for n in names}, device)
+    tensors = to_torch(inputs, device)
+    out = tuple(outputs[n] for n in names)
+    with torch.no_grad():
+        kernel(*(tensors[n] for n in kernel.signature.names), out=out if len(out) > 1 else out[0], **trial.dropping)
+    return tuple(verify(attn, inputs, from_torch(outputs), **trial.how).values())
+
+
+def run_backward(trial: Trial) -> tuple[Report, ...]:
+    """One call and its gradients through autograd, each compared; () for a kernel without a `grad` line.
+
+    Raises TargetFault E0913 where the target computes no gradients."""
+    import torch
+
+    from tilec.oracle.numerics import verify_gradients
+    from tilec.oracle.tensors import from_torch, to_torch
+
+    kernel = trial.kernel
+    names = kernel.signature.gradients
+    if not names:
+        return ()
+    inputs = trial.inputs()
+    tensors = to_torch(inputs, str(trial.device))
+    for name in names:
+        tensors[name].requires_grad_()
+    results = kernel(*(tensors[n] for n in kernel.signature.names), **trial.dropping)
+    outputs = results if isinstance(results, tuple) else (results,)
+    generator = torch.Generator().manual_seed(trial.seed)
+    slopes = [torch.randn(o.shape, generator=generator).to(device=o.device, dtype=o.dtype) for o in outputs]
+    found = torch.autograd.grad(outputs, [tensors[n] for n in names], slopes)
+    got = from_torch(dict(zip(names, found, strict=True)))
+    given = from_torch({str(i): s.float() for i, s in enumerate(slopes)})
+    reports = verify_gradients(trial.attn, inputs, given["0"], got, given.get("1"), **trial.how)
+    return tuple(reports.values())
 
 
 def verify_kernel(
@@ -125,8 +180,15 @@ def verify_kernel(
         bound = bind(attn, {n: v for n, v in {**sizes, **fixed}.items() if n in kernel.signature.constants})
         for style in get_args(Style):
             progress(f"{attn.name} on {target_name}: {', '.join(f'{n}={v}' for n, v in sizes.items())}, {style} inputs")
-            reports = run_once(kernel, bound, device, sizes, style, seed=seed, fnuz=fnuz)
-            yield Outcome(attn.name, target_name, sizes, style, reports)
+            trial = Trial(kernel, bound, device, sizes, style, seed, fnuz)
+            reports, note = run_forward(trial), ""
+            try:
+                reports += run_backward(trial)
+            except TargetFault as lack:
+                if lack.code != "E0913":
+                    raise
+                note = f"no gradients on {target_name}"
+            yield Outcome(attn.name, target_name, sizes, style, reports, note)
 
 
 def as_table(outcomes: list[Outcome]) -> Any:
@@ -140,5 +202,7 @@ def as_table(outcomes: list[Outcome]) -> Any:
         sizes = " ".join(f"{n}={v}" for n, v in o.sizes.items())
         for r in o.reports:
             figures = [f"{x:.2e}" for x in (r.error_max, r.allowed_max, r.error_rms, r.allowed_rms)]
-            table.add_row(o.kernel, o.target, sizes, o.style, r.name, *figures, "ok" if r.ok else r.complaint)
+            table.add_row(
+                o.kernel, o.target, sizes, o.style, r.name, *figures, r.complaint or f"ok{o.note and ', '}{o.note}"
+            )
     return table

@@ -38,7 +38,7 @@ def faults(lines, on="sm90", backend=None, **options):
     return []
 
 
-HONOURED = ["tile q = 128, k = 64", "tune q in {64, 128}  tune k in {32, 64}", "stages 2", "rescale eager"]
+HONOURED = ["tile q = 128, k = 64", "tune q in {64, 128}  tune k in {32, 64}", "stages 2"]
 HONOURED += ["rescale delayed", "skip proved", "skip none", "map linear", "map longest_first", "map persistent"]
 HONOURED += ["warps split_q(4)", "warps split_q(8)"]
 
@@ -50,7 +50,7 @@ def test_portable_lines_are_honoured_everywhere(line, on):
     assert not faults(line, on, backend="triton")
 
 
-LEFT = ["overlap on", "overlap off", "split k = auto", "split k = 4", "rescale conditional 8", "skip table"]
+LEFT = ["rescale eager", "overlap on", "overlap off", "split k = auto", "split k = 4", "rescale conditional 8", "skip table"]
 
 
 @pytest.mark.parametrize("on", NAMES)

@@ -1,0 +1,69 @@
+"""The README's tables are the data, and every cell that says yes is exercised."""
+
+from pathlib import Path
+
+import pytest
+
+from tilec.dsl.faults import Faults
+from tilec.frontend import read_text
+from tilec.legality import check_schedule
+from tilec.pipeline import lower
+from tilec.support import FEATURES, LINES, line_state, rewritten
+from tilec.targets import NAMES, target
+from tilec.verify_spec import verify_kernel
+
+README = Path(__file__).parents[1] / "README.md"
+CASES = [(f, t) for f in FEATURES for t in NAMES]
+
+
+def test_the_readme_tables_are_up_to_date():
+    text = README.read_text(encoding="utf-8")
+    assert rewritten(text) == text, "run `python -m tilec.support README.md`"
+
+
+def test_the_readme_specs_are_valid():
+    text = README.read_text(encoding="utf-8")
+    blocks = [b for b in text.split("\n\n") if b.lstrip().startswith(("kernel", "# causal.tile"))]
+    indented = "\n\n".join(part for part in text.split("\n## ") if "kernel window" in part)
+    start = indented.index("    kernel window")
+    end = indented.index("\n\nPositions")
+    assert read_text(indented[start:end]).kernels[0].name == "window"
+    assert read_text(blocks[0]).kernels[0].name == "causal"
+
+
+@pytest.mark.parametrize("feature", [f for f in FEATURES if "cpu" not in f.lacking], ids=lambda f: f.name)
+def test_a_feature_of_the_cpu_computes_what_the_oracle_computes(feature, tmp_path):
+    path = tmp_path / "spec.tile"
+    path.write_text(feature.spec, encoding="utf-8")
+    spec = read_text(feature.spec, str(path))
+    outcomes = list(verify_kernel(spec, spec.kernels[0], "cpu", shape={"B": 2, "M": 30, "N": 70}))
+    assert outcomes
+    for o in outcomes:
+        assert o.ok, [str(r) for r in o.reports]
+        assert not o.note
+    names = {r.name for r in outcomes[0].reports}
+    assert ({"dQ", "dK", "dV"} <= names) == (feature.name == "gradients")
+
+
+@pytest.mark.parametrize(("feature", "name"), [c for c in CASES if c[1] != "cpu"], ids=lambda x: getattr(x, "name", x))
+def test_a_feature_lowers_for_a_target_exactly_where_the_table_says(feature, name):
+    attn = read_text(feature.spec).kernels[0]
+    if feature.state(target(name)) != "no":
+        assert lower(attn, name).grid.tiles is not None
+    elif feature.name not in ("gradients", "dropout"):  # these two lack a launch, not a program
+        with pytest.raises(Faults):
+            lower(attn, name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("line", LINES)
+def test_a_line_lowers_exactly_where_the_table_says(line, name):
+    machine = target(name)
+    dilated = next(f for f in FEATURES if f.name.startswith("dilated"))
+    spec = read_text(f"{dilated.spec}\nschedule attend on {name} {{ {line} }}")
+    attn, schedule = spec.kernels[0], spec.schedule("attend", name)
+    if line_state(line, machine) == "yes":
+        lower(attn, name, schedule)
+    else:
+        with pytest.raises(Faults):
+            check_schedule(attn, schedule, machine, machine.default_backend)
