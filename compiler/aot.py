@@ -35,7 +35,7 @@ def build(
     """Compiles one kernel and writes its module into `folder`; returns the module's path.
 
     Two artifacts are made where the backend compiles for features of a call: one with all of them, one for every call.
-    Raises `Faults` and Faults of the compiler, TargetFault E0914 when symbols that a tile needs have no value."""
+    Raises `Faults` and Faults of the compiler, TargetFault E0905 when symbols that a tile needs have no value."""
     attn = bind(spec.kernel(kernel), dict(constants or {}))
     artifacts = compile_all(spec, attn, target, backend)
     return write_module(attn, spec, artifacts, folder)
@@ -48,7 +48,7 @@ def compile_all(spec: Spec, attn: Attention, target: str, backend: str | None = 
         needed = ", ".join(signature.constants)
         wanted = " ".join(f"--set {s}=…" for s in signature.constants)
         message = f"a kernel built ahead of time needs values for {needed}"
-        raise TargetFault("E0914", message, note="tiles need them as numbers", hint=f"add {wanted}")
+        raise TargetFault("E0905", message, note="tiles need them as numbers", hint=f"add {wanted}")
     chosen = settings()
     compiler = Compiler(spec, attn, backend or chosen.backend, Store(chosen.cache, chosen.lock_wait))
     features = frozenset(backend_for(target, compiler.backend).features)

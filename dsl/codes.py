@@ -102,11 +102,12 @@ CODES: dict[str, str] = {
     "E0907": "a pass that does not exist",
     "E0908": "a kind of output that the backend does not make",
     "E0910": "a backend that this installation does not have",
-    "E0911": "a kind of device that tilec does not run on",
+    "E0911": "a toolchain that is not installed",
     "E0912": "a kernel built for another target than the device",
     "E0913": "gradients on a target that has none yet",
-    "E0914": "a kernel built ahead of time without a number it needs",
+    "E0914": "a kernel that the backend cannot make for this target",
     "E0915": "files of a module that are gone or not those written with it",
+    "E0916": "a kind of device that tilec does not run on",
     # Calls: their messages are in tests/runtime.
     "E1001": "an argument that is missing",
     "E1002": "an argument that the kernel does not have",
@@ -133,6 +134,7 @@ CODES: dict[str, str] = {
     "E1023": "an extent that no argument shows",
     "E1024": "a page size that is no number",
     "E1025": "a second derivative",
+    "E1026": "a seed for a kernel without dropout",
     "E1060": "an environment variable that cannot be read",
     # Warnings.
     "W0503": "a part of a mask that the prover does not know",

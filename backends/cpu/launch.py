@@ -64,7 +64,8 @@ class CpuLauncher:
         arrays = {n: as_numpy(t) for n, t in zip(signature.names, tensors, strict=True)}
         given = [None if d is None else as_numpy(d) for d in d_outputs]
         d_output = np.zeros(outputs[0].shape) if given[0] is None else given[0]
-        found = gradients(self.attention, arrays, d_output, *given[1:])
+        draw = {n: bound.extents[n] for n in ("seed", "offset") if n in bound.extents}
+        found = gradients(self.attention, arrays, d_output, *given[1:], **draw)
         for name, into in zip(signature.gradients, d_inputs, strict=True):
             array = as_numpy(into)
             array[...] = found[name].astype(array.dtype)

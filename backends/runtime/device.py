@@ -17,7 +17,7 @@ _ALREADY = nullcontext()
 def target_of(device: torch.device) -> str:
     """Name of the target that describes `device`.
 
-    Raises TargetFault E0902 for a GPU that no target describes, E0911 for a kind of device that tilec does not run on."""
+    Raises TargetFault E0902 for a GPU that no target describes, E0916 for a kind of device that tilec does not run on."""
     if device.type == "cpu":
         return "cpu"
     if device.type == "cuda":
@@ -25,7 +25,7 @@ def target_of(device: torch.device) -> str:
         if torch.version.hip:
             return device_target(gcn=properties.gcnArchName).name
         return device_target(capability=(properties.major, properties.minor)).name
-    raise TargetFault("E0911", f"tilec runs on cuda, hip and cpu tensors, not on `{device.type}`")
+    raise TargetFault("E0916", f"tilec runs on cuda, hip and cpu tensors, not on `{device.type}`")
 
 
 def first() -> torch.device:

@@ -97,8 +97,8 @@ class Signature:
 
     `capacities`: symbols that no tensor's dimension gives, as text over bound ones (M of packed rows is at most `M_rows`).
     `constants`: symbols a tile needs as numbers: one binary for each value.  `keys`: text whose value 0 says that no
-    position is live anywhere.  `gradients`: arguments that `grad` names, in its order.  With `dropout` a call has a seed and an offset
-    (`extents["seed"]`, `["offset"]` of a Bound) beside its tensors."""
+    position is live anywhere.  `gradients`: arguments that `grad` names, in its order.
+    With `dropout` a call has a seed and an offset (`extents["seed"]`, `["offset"]` of its Bound) beside its tensors."""
 
     kernel: str
     path: str

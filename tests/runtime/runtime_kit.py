@@ -86,6 +86,7 @@ FP8 = """kernel eight {
   output O[b, q, h, d] : bf16
 }
 """
+DROPPED = CAUSAL.replace("kernel causal", "kernel dropped").replace("  grad", "  dropout 0.5\n  grad")
 
 
 class Exact:
@@ -97,10 +98,14 @@ class Exact:
     def arrays(self, tensors):
         return {n: as_numpy(t) for n, t in zip(self.signature.names, tensors, strict=True)}
 
+    def draw(self, bound):
+        return {n: bound.extents[n] for n in ("seed", "offset") if n in bound.extents}
+
     def __call__(self, bound, tensors, outputs):
         self.calls.append(bound)
         sizes = {n: bound.extents[n] for n in self.attn.extents if n in bound.extents}
-        found = exact.evaluate(bind(self.attn, dict(bound.constants)), self.arrays(tensors), sizes=sizes)
+        attn = bind(self.attn, dict(bound.constants))
+        found = exact.evaluate(attn, self.arrays(tensors), sizes=sizes, **self.draw(bound))
         for o, t in zip(self.signature.outputs, outputs, strict=True):
             array = as_numpy(t)
             array[...] = found[o.name].astype(array.dtype)
@@ -108,7 +113,7 @@ class Exact:
     def backward(self, bound, tensors, outputs, d_outputs, d_inputs):
         given = [None if d is None else as_numpy(d) for d in d_outputs]
         d_output = np.zeros(outputs[0].shape) if given[0] is None else given[0]
-        found = exact.gradients(self.attn, self.arrays(tensors), d_output, *given[1:])
+        found = exact.gradients(self.attn, self.arrays(tensors), d_output, *given[1:], **self.draw(bound))
         for name, into in zip(self.signature.gradients, d_inputs, strict=True):
             array = as_numpy(into)
             array[...] = found[name].astype(array.dtype)

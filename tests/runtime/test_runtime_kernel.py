@@ -235,7 +235,7 @@ def test_a_pinned_target_refuses_another_device(monkeypatch):
 def test_other_kinds_of_device_are_refused(causal):
     with pytest.raises(TargetFault) as caught:
         causal(*(x.to("meta") for x in kit.dense()))
-    assert caught.value.code == "E0911"
+    assert caught.value.code == "E0916"
 
 
 def test_settings_are_the_environment(monkeypatch, tmp_path):

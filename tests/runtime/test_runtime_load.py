@@ -92,6 +92,15 @@ def test_every_layout_of_the_same_values_gives_the_same_bits(load, which):
         assert all(torch.equal(a, b) for a, b in zip(kernel(*tensors), want, strict=True))
 
 
+def test_dropout_draws_what_the_oracle_draws(load):
+    kernel, attn = load(kit.DROPPED), kit.attention(kit.DROPPED)
+    tensors = kit.dense(M=9, N=12)
+    arrays = {n: as_numpy(t) for n, t in zip(kernel.signature.names, tensors, strict=True)}
+    want = exact.evaluate(attn, arrays, seed=2**40 + 7, offset=3)["O"]
+    got = kernel(*tensors, seed=2**40 + 7, offset=3)[0]
+    assert torch.allclose(got.double(), torch.from_numpy(want.astype(np.float64)), atol=3e-2)
+
+
 def test_a_broadcast_head_is_its_copies(load):
     kernel = load(kit.CAUSAL)
     q, k, v = kit.dense()

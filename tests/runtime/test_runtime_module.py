@@ -84,7 +84,7 @@ print(sorted(m for m in sys.modules for c in {COMPILER!r} if m == c or m.startsw
 def test_symbols_need_numbers(tmp_path):
     with pytest.raises(TargetFault) as caught:
         built(tmp_path, kit.GROUPED)
-    assert caught.value.code == "E0914" and "--set D=… --set G=…" in str(caught.value)
+    assert caught.value.code == "E0905" and "--set D=… --set G=…" in str(caught.value)
     path = built(tmp_path, kit.GROUPED, constants={"D": 8, "G": 2})
     k = torch.zeros(1, 2, 3, 8)
     assert imported(path).grouped(torch.zeros(1, 4, 3, 8), k, k).shape == (1, 4, 3, 8)

@@ -173,3 +173,58 @@ def test_equal_kernels_share_an_op_and_others_do_not(monkeypatch):
     one, two = (kit.make_kernel(monkeypatch, kit.CAUSAL) for _ in range(2))
     other = kit.make_kernel(monkeypatch, kit.CAUSAL.replace("k <= q", "k < q"))
     assert one.op is two.op and one.op is not other.op
+
+
+@pytest.fixture
+def dropped(monkeypatch):
+    torch._dynamo.reset()
+    return kit.make_kernel(monkeypatch, kit.DROPPED)
+
+
+def test_dropout_differs_between_calls_and_follows_the_seeds(dropped):
+    q, k, v = kit.dense(M=8, N=8)
+    torch.manual_seed(5)
+    first, second = (dropped(q, k, v)[0] for _ in range(2))
+    torch.manual_seed(5)
+    assert torch.equal(dropped(q, k, v)[0], first) and not torch.equal(first, second)
+    assert torch.equal(dropped(q, k, v, seed=3)[0], dropped(q, k, v, seed=3)[0])
+    assert not torch.equal(dropped(q, k, v, seed=3)[0], dropped(q, k, v, seed=3, offset=1)[0])
+    assert len(dropped._plans) == 1
+
+
+def test_dropout_is_the_same_in_the_backward_pass_and_after_checkpointing(dropped):
+    tensors = kit.dense(M=8, N=8, grad=True)
+    torch.manual_seed(5)
+    plain = grads(dropped, tensors)
+    seeds = [c.extents["seed"] for c in dropped.calls]
+    torch.manual_seed(5)
+    again = grads(lambda *t: checkpoint(dropped, *t, use_reentrant=False), tensors)
+    assert all(torch.equal(a, b) for a, b in zip(plain, again, strict=True))
+    assert {c.extents["seed"] for c in dropped.calls} == set(seeds)
+
+
+def test_dropout_gradient_of_values_is_the_kept_weights(dropped):
+    """dV = (P * keep / (1 - p))^T dO: with one-hot V the output itself is P * keep / (1 - p)."""
+    q, k, _ = kit.dense(B=1, M=16, N=16)
+    v = torch.eye(16).bfloat16()[None, :, None].expand(1, 16, 2, 16).clone().requires_grad_()
+    o, _ = dropped(q, k, v, seed=9)
+    o.sum().backward()
+    want = o.detach().float().view(1, 16, 2, 2, 16).sum((1, 3)).transpose(1, 2)
+    assert torch.allclose(v.grad.float(), want[..., None].expand(v.shape), atol=3e-2)
+
+
+def test_dropout_compiles_without_breaks(dropped):
+    compiled = torch.compile(lambda *t: dropped(*t, seed=4), fullgraph=True, backend="aot_eager")
+    tensors = kit.dense(grad=True)
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(grads(compiled, tensors), grads(lambda *t: dropped(*t, seed=4), tensors), strict=True)
+    )
+    fresh = torch.compile(lambda *t: dropped(*t), fullgraph=True, backend="aot_eager")
+    assert not torch.equal(fresh(*tensors)[0], fresh(*tensors)[0])
+
+
+def test_a_seed_without_dropout_is_refused(causal):
+    with pytest.raises(CallFault) as caught:
+        causal(*kit.dense(), seed=1)
+    assert caught.value.code == "E1026"
