@@ -12,6 +12,7 @@ def check_storage(scope: Scope, parts: Roles) -> None:
     for axis in scope.axes.values():
         if axis.stored:
             _sequences(scope, parts, axis, axis.stored)
+    _shared_extents(scope)
     for t in scope.tensors.values():
         _positions(scope, parts, t)
         for x in t.tails:
@@ -73,6 +74,22 @@ def _sequences(scope: Scope, parts: Roles, axis: ast.Axis, stored: ast.Stored) -
             axis.extent.span,
             hint=f"write `{name} : {'M' if name == parts.q else 'N'} {stored.kind} {stored.table.text}`",
         )
+
+
+def _shared_extents(scope: Scope) -> None:
+    """An extent that is each sequence's own for one index is so for every index that has it."""
+    named = [(a, a.extent.text) for a in scope.axes.values() if isinstance(a.extent, ast.Name)]
+    own = {extent: axis for axis, extent in named if axis.stored}
+    for axis, extent in named:
+        first = own.get(extent, axis)
+        if axis.stored != first.stored:
+            scope.report(
+                "E0412",
+                f"`{extent}` is the length of each sequence of `{first.name.text}`, and `{axis.name.text}` is not stored so",
+                axis.span,
+                related=((first.span, "its lengths are given here"),),
+                hint="use another symbol, or the same storage for both",
+            )
 
 
 def _stored(kind: str) -> str:
