@@ -36,7 +36,7 @@ def build(
 
     Two artifacts are made where the backend compiles for features of a call: one with all of them, one for every call.
     Raises `Faults` and Faults of the compiler, TargetFault E0905 when symbols that a tile needs have no value."""
-    attn = bind(spec.kernel(kernel), dict(constants or {}))
+    attn = bind(spec.kernel(kernel), dict(constants or {}), spec.source)
     artifacts = compile_all(spec, attn, target, backend)
     return write_module(attn, spec, artifacts, folder)
 

@@ -38,7 +38,7 @@ def load(
     """
     text = str(spec)
     read = read_text(text) if isinstance(spec, str) and "{" in text else read_spec(text)
-    attn = bind(_choose(read, kernel), constants)
+    attn = bind(_choose(read, kernel), constants, read.source)
     chosen = settings()
     if target is not None:
         target_table(target)
@@ -82,7 +82,7 @@ class Compiler:
     def artifact(self, target: str, variant: Variant) -> Artifact:
         """Compiles unless the cache has it.  Raises the faults of passes and toolchains."""
         by = backend_for(target, self.backend)
-        attn = bind(self.attn, dict(variant.constants))
+        attn = bind(self.attn, dict(variant.constants), self.spec.source)
         schedule = self.spec.schedule(attn.name, target)
         key = cache_key(attn, target, by.name, schedule, variant, by.toolchain(target))
         build: Callable[[], dict[str, bytes]] = lambda: by.compile(attn, target, schedule, variant).to_files()  # noqa: E731

@@ -131,7 +131,6 @@ CODES: dict[str, str] = {
     "E1020": "a gradient that the spec does not declare",
     "E1021": "a kernel that the file does not have, or a choice of several",
     "E1022": "`out` in a call that records gradients",
-    "E1023": "an extent that no argument shows",
     "E1024": "a page size that is no number",
     "E1025": "a second derivative",
     "E1026": "a seed for a kernel without dropout",

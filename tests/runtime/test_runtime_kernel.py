@@ -9,7 +9,7 @@ import pytest
 import runtime_kit as kit
 import torch
 
-from tilec.backends.base import Artifact, Variant
+from tilec.backends.base import Artifact, Variant, backend
 from tilec.backends.runtime import device as devices
 from tilec.backends.runtime import kernel as kernel_module
 from tilec.backends.runtime.settings import settings
@@ -236,6 +236,12 @@ def test_other_kinds_of_device_are_refused(causal):
     with pytest.raises(TargetFault) as caught:
         causal(*(x.to("meta") for x in kit.dense()))
     assert caught.value.code == "E0916"
+
+
+def test_a_backend_that_is_not_installed_is_named():
+    with pytest.raises(TargetFault) as caught:
+        backend("hip")
+    assert caught.value.code == "E0910" and "`hip`" in str(caught.value)
 
 
 def test_settings_are_the_environment(monkeypatch, tmp_path):
