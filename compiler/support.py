@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tilec.backends.triton.limits import check_limits
 from tilec.dsl.faults import Faults
 from tilec.frontend import Spec, read_text
-from tilec.legality import check_schedule
+from tilec.legality import check_schedule, check_target
 from tilec.targets import Target, all_targets
 
 _SPEC = """\
@@ -51,23 +52,35 @@ def _spec(**parts: str) -> str:
 
 @dataclass(frozen=True)
 class Feature:
-    """`spec`: the smallest text that uses it.  `lacking`: reason by target name where it does not work."""
+    """`spec`: the smallest text that uses it.  `lacking`: reason by target name where no check of ours refuses it, and yet
+    it does not work."""
 
     name: str
     spec: str
     lacking: Mapping[str, str] = field(default_factory=dict)
 
+    def why_not(self, target: Target) -> str | None:
+        """Why it does not work on a target, or None."""
+        if target.name in self.lacking:
+            return self.lacking[target.name]
+        attn = read_text(self.spec).kernels[0]
+        try:
+            check_target(attn, target)
+            if target.default_backend.name == "triton":
+                check_limits(attn, target.name)
+        except Faults as found:
+            return found.faults[0].note or found.faults[0].message
+        return None
+
     def state(self, target: Target) -> str:
         """`yes` with a native backend, `Triton` with the portable one alone, `no`."""
-        if target.name in self.lacking:
+        if self.why_not(target) is not None:
             return "no"
         return "yes" if target.default_backend.native else "Triton"
 
 
 _GPUS = ("sm80", "sm89", "sm90", "sm100", "gfx942", "gfx950")
-_FP8 = {"sm80": "its matrix units have no fp8"}
-_NO_BACKWARD = dict.fromkeys(_GPUS, "gradients are computed on the cpu target only")
-_NO_SEED = dict.fromkeys((*_GPUS, "cpu"), "a call has no way to pass the seed")
+_NO_BACKWARD = dict.fromkeys(_GPUS, "they are computed on cpu tensors only")
 
 FEATURES = (
     Feature("bf16", _spec()),
@@ -83,7 +96,6 @@ FEATURES = (
             ks="  scaled ks[b, h]",
             vs="  scaled vs[b, h]",
         ),
-        _FP8,
     ),
     Feature("causal, window and other masks", _spec(mask="k <= q + N - M and k > q + N - M - 100 or k < 4")),
     Feature("document masks", _spec(tensors="param doc[b, k] : i32 nondecreasing", mask="doc[b, q] == doc[b, k]")),
@@ -103,7 +115,7 @@ FEATURES = (
     Feature("two query and key pairs, value reusing a key", _spec(
         more=", r : 16", pair="query  Qr[b, q, h, r] : bf16", pair_key="key    R[b, k, r] : bf16", value="K"
     )),
-    Feature("dropout", _spec(lines="dropout 0.1"), _NO_SEED),
+    Feature("dropout", _spec(lines="dropout 0.1")),
     Feature("gradients", _spec(lines="grad Q, K, V"), _NO_BACKWARD),
 )  # fmt: skip
 
@@ -159,8 +171,9 @@ def feature_table() -> str:
     rows = [[f.name, *(f.state(t) for t in all_targets())] for f in FEATURES]
     reasons: dict[str, list[str]] = {}
     for f in FEATURES:
-        for name, why in f.lacking.items():
-            reasons.setdefault(f"{f.name}: {why}", []).append(name)
+        for t in all_targets():
+            if (why := f.why_not(t)) is not None:
+                reasons.setdefault(f"{f.name}: {why}", []).append(t.name)
     notes = [f"- {why} ({', '.join(names)})" for why, names in reasons.items()]
     return "\n".join([_table("feature", rows), "", *notes])
 
