@@ -13,21 +13,22 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from tilec.ir.expr import OPS, Bool, Expr, Fetch, Float, Int, Iota, Kind, Op, Read, Reduce, Var, kind_of, walk
+from tilec.ir.axes import Axes, Scope, read_lanes, union
+from tilec.ir.expr import OPS, Bool, Expr, Fetch, Float, Int, Iota, Kind, Op, Read, Reduce, Var, kind_of
 from tilec.ir.philox import uniform
 
 
 @dataclass(frozen=True)
-class Lanes:
+class Live:
     """A boolean value that says which lanes count."""
 
     mask: Any
-    axes: tuple[str, ...]
+    axes: Axes
 
 
 class Frame(Protocol):
@@ -37,70 +38,24 @@ class Frame(Protocol):
 
     def read(self, buffer: str, stage: int) -> Any: ...
 
-    def gather(self, tensor: str, index: list[Any], axes: tuple[str, ...], live: Lanes | None) -> Any: ...
+    def gather(self, tensor: str, index: list[Any], axes: Axes, live: Live | None) -> Any: ...
 
     def unbound(self, name: str) -> Exception: ...
 
 
-Run = Callable[[Any, Lanes | None], Any]
+Run = Callable[[Any, Live | None], Any]
 
 
 @dataclass(frozen=True)
 class Code:
     """A compiled expression: `run(frame, live)` gives an array over `axes`, or a scalar if there are none."""
 
-    axes: tuple[str, ...]
+    axes: Axes
     kind: Kind
     run: Run
 
 
-@dataclass
-class Scope:
-    """What is known of names in one role before it runs.  `sizes`: (axis, lanes) of each buffer, in order."""
-
-    kinds: dict[str, Kind]
-    sizes: Mapping[str, tuple[tuple[str, int], ...]]
-    constants: Mapping[str, int]
-    axes: dict[str, int] = field(default_factory=dict)  # axes on whose size all buffers in scope agree
-
-    def __post_init__(self) -> None:
-        seen: dict[str, set[int]] = {}
-        for axes in self.sizes.values():
-            for axis, size in axes:
-                seen.setdefault(axis, set()).add(size)
-        self.axes = {axis: min(s) for axis, s in seen.items() if len(s) == 1}
-
-
-class AxisError(ValueError):
-    """Lane counts along an axis disagree within one statement, or cannot be known."""
-
-
-def lanes_of(scope: Scope, fixed: Mapping[str, int], *exprs: Expr | None) -> dict[str, int]:
-    """Lanes along each axis of one statement: those of its slots (`fixed`) and of the buffers it reads."""
-    out = dict(fixed)
-    for e in exprs:
-        for x in () if e is None else walk(e):
-            if isinstance(x, Read):
-                if x.buffer not in scope.sizes:
-                    raise AxisError(f"no buffer {x.buffer} here")
-                for axis, size in scope.sizes[x.buffer]:
-                    if out.setdefault(axis, size) != size:
-                        raise AxisError(f"axis {axis} has {out[axis]} lanes, but {x.buffer} has {size}")
-    for e in exprs:
-        for x in () if e is None else walk(e):
-            if isinstance(x, Iota | Reduce) and x.axis not in out:
-                if x.axis not in scope.axes:
-                    raise AxisError(f"the number of lanes along {x.axis} is not known here")
-                out[x.axis] = scope.axes[x.axis]
-    return out
-
-
-def union(*groups: tuple[str, ...]) -> tuple[str, ...]:
-    """Axes of several values, in order of first mention."""
-    return tuple(dict.fromkeys(a for g in groups for a in g))
-
-
-def spread(value: Any, have: tuple[str, ...], want: tuple[str, ...]) -> Any:
+def spread(value: Any, have: Axes, want: Axes) -> Any:
     """`value` over axes `have` as a view that broadcasts over axes `want`, which includes them."""
     if have == want or not have:
         return value
@@ -110,7 +65,7 @@ def spread(value: Any, have: tuple[str, ...], want: tuple[str, ...]) -> Any:
     return value[tuple(slice(None) if a in have else None for a in want)]
 
 
-def aligned(code: Code, want: tuple[str, ...]) -> Run:
+def aligned(code: Code, want: Axes) -> Run:
     """`code.run`, its value spread over `want`."""
     run, have = code.run, code.axes
     if have == want or not have:
@@ -118,7 +73,7 @@ def aligned(code: Code, want: tuple[str, ...]) -> Run:
     return lambda f, live: spread(run(f, live), have, want)
 
 
-def project(live: Lanes, want: tuple[str, ...]) -> Any:
+def project(live: Live, want: Axes) -> Any:
     """Live lanes as a mask that broadcasts over `want`: a lane counts if any lane that maps to it does."""
     mask, axes = live.mask, live.axes
     gone = tuple(i for i, a in enumerate(axes) if a not in want)
@@ -127,15 +82,15 @@ def project(live: Lanes, want: tuple[str, ...]) -> Any:
     return spread(mask, tuple(a for a in axes if a in want), want)
 
 
-def narrow(live: Lanes | None, mask: Any, axes: tuple[str, ...]) -> Lanes | None:
+def narrow(live: Live | None, mask: Any, axes: Axes) -> Live | None:
     """Live lanes that also satisfy `mask`."""
     if live is None:
         return None
     both = union(live.axes, axes)
-    return Lanes(spread(live.mask, live.axes, both) & spread(mask, axes, both), both)
+    return Live(spread(live.mask, live.axes, both) & spread(mask, axes, both), both)
 
 
-ALL = Lanes(np.True_, ())
+ALL = Live(np.True_, ())
 
 
 def compile_expr(e: Expr, scope: Scope, lanes: Mapping[str, int]) -> Code:
@@ -153,7 +108,7 @@ def compile_expr(e: Expr, scope: Scope, lanes: Mapping[str, int]) -> Code:
             numbers = np.arange(lanes[axis], dtype=np.int64)
             return Code((axis,), kind, lambda f, live: numbers)
         case Read(buffer, stage):
-            axes = tuple(a for a, _ in scope.sizes[buffer])
+            axes = tuple(a for a, _ in read_lanes(buffer, scope))
             if stage is None:
                 return Code(axes, kind, lambda f, live: f.read(buffer, 0))
             at = compile_expr(stage, scope, lanes).run
@@ -175,7 +130,7 @@ def _variable(name: str, scope: Scope) -> Run:
         value = scope.constants[name]
         return lambda f, live: value
 
-    def run(f: Frame, live: Lanes | None) -> Any:
+    def run(f: Frame, live: Live | None) -> Any:
         try:
             return f.vars[name]
         except KeyError:
@@ -194,7 +149,7 @@ def _reduce(op: str, axis: str, x: Code, size: int) -> Code:
     at = x.axes.index(axis)
     fold = np.max if op == "max" else np.sum
 
-    def tile(f: Frame, live: Lanes | None) -> Any:
+    def tile(f: Frame, live: Live | None) -> Any:
         return fold(run(f, live), axis=at)
 
     if axes:
@@ -257,7 +212,7 @@ def _operator(name: str, args: list[Code], kind: Kind) -> Code:
     if name == "uniform":
         seed, offset, *position = (aligned(a, axes) for a in args)
 
-        def draw(f: Frame, live: Lanes | None) -> Any:
+        def draw(f: Frame, live: Live | None) -> Any:
             value = uniform(seed(f, live), offset(f, live), *(p(f, live) for p in position))
             return value if axes else np.float32(value)
 
@@ -284,7 +239,7 @@ def _connective(name: str, a: Code, b: Code) -> Code:
             return Code(axes, "bool", lambda f, live: x(f, live) and y(f, live))
         return Code(axes, "bool", lambda f, live: x(f, live) or y(f, live))
 
-    def both(f: Frame, live: Lanes | None) -> Any:
+    def both(f: Frame, live: Live | None) -> Any:
         left = x(f, live)
         return left & y(f, narrow(live, left, axes if a.axes else ()))
 

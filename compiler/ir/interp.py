@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tilec.ir.errors import CallError, Deadlock, Endless, ExecutionError
-from tilec.ir.execute import Blocked, Empty, Executable, Steps, compile_program, run_block
+from tilec.ir.execute import Blocked, Executable, Extents, Steps, compile_program, run_block
 from tilec.ir.machine import Cta, Instance, make_tiles
 from tilec.ir.memory import Tensor
 from tilec.ir.nodes import Arrive, Await, Claim, Copy, Mma, Program, Sync, Wait, walk
@@ -62,7 +62,7 @@ def run(
     with np.errstate(all="ignore"):
         state = _State(exe, scalars, _bind(exe, tensors, scalars), random.Random(seed), schedule)
         together = any(isinstance(s, Claim) for r in p.roles for s in walk(r.body))
-        count = exe.ctas.run(Empty(scalars), None)
+        count = exe.ctas(Extents(scalars), None)
         if together:
             state.run_ctas(range(count))
         else:
@@ -71,7 +71,7 @@ def run(
 
 
 def _bind(exe: Executable, tensors: Mapping[str, Any], scalars: dict[str, int]) -> dict[str, Tensor]:
-    frame, out = Empty(scalars), {}
+    frame, out = Extents(scalars), {}
     for t in exe.program.tensors:
         if t.mode == "counter":
             continue
@@ -114,19 +114,19 @@ class _State:
     steps: int = 0
 
     def claim(self, counter: str) -> int:
-        value = self.counters.setdefault(counter, self.exe.ctas.run(Empty(self.scalars), None))
+        value = self.counters.setdefault(counter, self.exe.ctas(Extents(self.scalars), None))
         self.counters[counter] = value + 1
         return int(value)
 
     def start(self, number: int, shares: bool) -> list[_Task]:
         """The tasks of one CTA."""
         p = self.exe.program
-        shared = make_tiles(p.buffers, self.exe.sizes, p.target)
+        shared = make_tiles(p.buffers, self.exe.shared, p.target)
         cta = Cta(number, shared, p.barriers, self.order.completions == "early")
         tasks: list[_Task] = []
-        for role, block in self.exe.roles:
+        for role, block, private in self.exe.roles:
             for i in range(role.count):
-                tiles = make_tiles(role.buffers, self.exe.role_sizes[role.name], p.target, shared)
+                tiles = make_tiles(role.buffers, private, p.target, shared)
                 label = f"{role.name}[{i}]" if role.count > 1 else role.name
                 scalars = {**self.scalars, "cta": number}
                 if role.var is not None:

@@ -10,11 +10,12 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
+from tilec.ir.access import Place
 from tilec.ir.barriers import BarrierState
 from tilec.ir.clocks import Access, Clock, History, fenced, join
 from tilec.ir.errors import OutOfBounds, Race, Undefined, UnfinishedAsync
-from tilec.ir.evaluate import Lanes
-from tilec.ir.execute import Blocked, Place, Steps
+from tilec.ir.evaluate import Live
+from tilec.ir.execute import Blocked, Steps
 from tilec.ir.memory import Box, Tensor, Tile
 from tilec.ir.nodes import Barrier, Buffer, Stmt
 from tilec.ir.print import show_stmt
@@ -112,7 +113,7 @@ class Instance:
     def unbound(self, name: str) -> Exception:
         return Undefined(f"{name} has no value here")
 
-    def gather(self, tensor: str, index: list[Any], axes: tuple[str, ...], live: Lanes | None) -> Any:
+    def gather(self, tensor: str, index: list[Any], axes: tuple[str, ...], live: Live | None) -> Any:
         return self.tensors[tensor].gather(index, axes, live)
 
     def read(self, buffer: str, stage: int) -> Any:
@@ -197,15 +198,21 @@ class Instance:
 
     # Asynchronous operations.
 
-    def issue_mma(self, dst: Place, a: Place, b: Place, value: Any, queue: str) -> None:
-        """Starts an Mma whose product is `value`: its operands and destination are in use until awaited."""
+    def issue_mma(
+        self, dst: Place, a: Place, b: Place, product: Callable[[Any, Any], Any], accumulate: bool, queue: str
+    ) -> None:
+        """Starts an Mma: its operands and destination are in use until awaited."""
         thread = (self.label, queue)
         time = self._start(thread)
+        values = []
         for place, write in ((a, False), (b, False), (dst, True)):
             tile, stage, box = self._locate(place)
             self._use_later(tile, stage, box, thread, time, write=write, chained=True)
+            if not write or accumulate:
+                values.append(tile.read(stage, box))
+        value = product(*values[:2])
         tile, stage, box = self._locate(dst)
-        tile.write(stage, value, box)
+        tile.write(stage, value + values[2] if accumulate else value, box)
         self._tick()
 
     def copy(self, dst: Place, value: Any, signal: tuple[str, int] | None, queue: str | None) -> Steps:

@@ -13,16 +13,12 @@ import ml_dtypes
 import numpy as np
 
 from tilec.ir.attention import FLOAT_DTYPES
+from tilec.ir.axes import kind_of_dtype
 from tilec.ir.errors import CallError, OutOfBounds, Undefined
-from tilec.ir.evaluate import Lanes, project
+from tilec.ir.evaluate import Live, project
 from tilec.ir.expr import Kind
 
 Box = tuple[tuple[int, int], ...]  # [lo, hi) per axis
-
-
-def kind_of_dtype(dtype: str) -> Kind:
-    """Kind of the values a buffer or tensor of this dtype holds."""
-    return "float" if dtype in FLOAT_DTYPES else "bool" if dtype == "bool" else "int"
 
 
 def storage_dtype(dtype: str, target: str) -> np.dtype[Any]:
@@ -137,6 +133,7 @@ class Tensor:
             raise CallError(f"tensor {name} has shape {array.shape}, but the program expects {dims}")
         self.name, self.mode, self.shape = name, mode, dims
         self.kind = kind_of_dtype(dtype)
+        self.zero = _ZERO[self.kind]
         self.round = rounding(dtype, target)
         self.array: Any = array
         if mode != "out":
@@ -154,14 +151,14 @@ class Tensor:
         if not live:
             index = [0] * len(index)
             if 0 in self.shape:
-                return _ZERO[self.kind]
+                return self.zero
         for d, (i, n) in enumerate(zip(index, self.shape, strict=True)):
             if not 0 <= i < n:
                 raise self.outside(d, i)
         value = self.array[tuple(index)]
         return np.float32(value) if self.kind == "float" else value.item()
 
-    def gather(self, index: list[Any], axes: tuple[str, ...], live: Lanes | None) -> Any:
+    def gather(self, index: list[Any], axes: tuple[str, ...], live: Live | None) -> Any:
         """Elements at index arrays that broadcast over `axes`; dead lanes read element 0."""
         if not axes:
             dead = live is not None and not np.any(live.mask)

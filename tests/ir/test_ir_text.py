@@ -118,7 +118,8 @@ programs = st.builds(
     st.lists(st.tuples(names, st.integers()), max_size=2).map(tuple),
     st.lists(names, max_size=2).map(tuple),
     st.lists(
-        st.builds(n.Global, names, st.sampled_from(["in", "param", "out", "table", "counter"]), dtypes, many), max_size=2
+        st.builds(n.Global, names, st.sampled_from(["in", "param", "out", "table", "counter"]), dtypes, many),
+        max_size=2,
     ).map(tuple),
     st.builds(n.Grid, small, small, texts),
     _buffers("shared"),
