@@ -22,12 +22,13 @@ from tilec.passes.choose_tiles import Choice, choose_tiles
 from tilec.passes.lower_attention import lower_attention
 from tilec.passes.map_blocks import BlockMap, map_blocks
 from tilec.passes.online_softmax import online_softmax
-from tilec.passes.prove_mask import MaskOptions, grows_with_rows, prove_mask
+from tilec.passes.prove_mask import MaskOptions, prove_mask
 from tilec.passes.tidy import tidy
 from tilec.schedule import EMPTY, Schedule
 from tilec.targets import Backend, Target
 from tilec.targets import target as target_of
 from tilec.tune import model, record
+from tilec.tune.classes import mask_class
 
 CPU_TILE = 64  # rows and keys of a tile where the interpreter runs: NumPy's cost is per operation, not per element
 
@@ -118,7 +119,7 @@ def block_map(case: Case) -> BlockMap:
     attn, target = case.attn, case.target
     kind = case.schedule.map[0] if case.schedule.map else None
     dense = attn.index(attn.q).storage.kind != "packed"
-    longest = kind == "longest_first" or (kind in (None, "xcd", "persistent") and grows_with_rows(attn))
+    longest = kind == "longest_first" or (kind in (None, "xcd", "persistent") and mask_class(attn) == "growing")
     xcds = target.xcds if kind in (None, "xcd") else 1
     return BlockMap(
         order="longest_first" if longest and dense else "linear",

@@ -64,6 +64,8 @@ class Expressions:
     nonnegative: set[str]
     loop_names: frozenset[str]
     helpers: set[str] = field(default_factory=set)
+    lanes: dict[str, str] = field(default_factory=dict)  # scalars that a search probes at many places at once
+    fetch_guard: str = ""  # which of those places exist
 
     def show(self, e: Expr, axes: tuple[str, ...] | None = None) -> str:
         """Text of `e`, expanded to `axes` if given."""
@@ -87,7 +89,7 @@ class Expressions:
             case Bool(v):
                 return Text(str(v), ())
             case Var(name):
-                return Text(name, ())
+                return Text(name, (self.lanes[name],) if name in self.lanes else ())
             case Iota(axis):
                 return Text(f"lane_{axis}", (axis,))
             case Read(name, _):
@@ -96,7 +98,8 @@ class Expressions:
                 return Text(name + suffix, tuple(a.name for a in b.axes))
             case Fetch(name, index):
                 pointer = self.pointer(name, index)
-                return Text(f"tl.load({pointer.text})", pointer.axes)
+                guard = self.fetch_guard if "seek" in pointer.axes else ""
+                return Text(f"tl.load({pointer.text}{guard})", pointer.axes)
             case Reduce(op, axis, x):
                 t = self.text(x)
                 rest = tuple(a for a in t.axes if a != axis)
@@ -108,7 +111,7 @@ class Expressions:
     def join(self, parts: list[Text]) -> tuple[list[Text], tuple[str, ...]]:
         """Operands expanded to the union of their axes."""
         present = {a for p in parts for a in p.axes}
-        axes = tuple(a for a in self.order if a in present)
+        axes = tuple(a for a in (*self.order, "seek") if a in present)
         return [self.expand(p, axes) for p in parts], axes
 
     def _op(self, name: str, args: tuple[Expr, ...]) -> Text:

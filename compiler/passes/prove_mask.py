@@ -20,7 +20,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tilec.arith.bounds import k_bounds
-from tilec.arith.evaluate import evaluate
 from tilec.arith.formula import Normal, normalise
 from tilec.arith.residue import Residue, ResidueClass, in_class, residue_of
 from tilec.arith.segments import TileSegment, tile_segments
@@ -267,31 +266,3 @@ def _by_class(program: Program, attn: Attention, residue: Residue) -> Program:
     coords = ((program.grid.coords[0][0], tile_rows), (local(attn, "r"), residue.period), *program.grid.coords[1:])
     role = program.roles[0]
     return program.with_(grid=grid_of(coords), roles=(replace(role, body=rewrite(role.body, rule)),))
-
-
-SAMPLE = 4096  # positions of the sequence on which `grows_with_rows` looks
-
-
-def grows_with_rows(attn: Attention) -> bool:
-    """Whether later rows see more keys, by how much it matters: the last eighth of the rows against the first, on a sample
-    sequence; False where bounds depend on data."""
-    rows, keys = Var(f"{attn.q}_first"), Var(f"{attn.k}_extent")
-    bounds = k_bounds(normal_of(attn), rows, add(rows, 127), keys, attn.assumes)
-    extents = dict.fromkeys((*attn.extents, keys.name), SAMPLE)
-
-    def work(first: int) -> int | None:
-        total = 0
-        for p in bounds.pieces:
-            ends = [evaluate(e, {**extents, rows.name: first}) for e in (p.live.lo, p.live.hi)]
-            if any(not isinstance(e, int) for e in ends):
-                return None
-            total += max(0, int(ends[1]) - int(ends[0]))
-        return total
-
-    if bounds.seeks:
-        return False
-    try:
-        first, last = work(SAMPLE // 8), work(SAMPLE - 128)
-    except (KeyError, ValueError, TypeError):
-        return False
-    return first is not None and last is not None and last > 2 * first

@@ -1,7 +1,7 @@
 """The tuning record: which tile shape was fastest where it was measured.  Text in the repository, `record.toml`.
 
-An entry names target, backend and head dims, the shape, and where the measurement stands.  A lookup is exact in target,
-backend and head dims (summed over contracted pairs; the value's): other head dims fall to the cost model.
+An entry names target, backend, head dims and mask classes, the shape, and where the measurement stands.  A lookup is exact in
+all of these (head dims summed over contracted pairs, and the value's): other kernels fall to the cost model.
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ from functools import cache
 from importlib import resources
 
 from tilec.ir.attention import BYTES, Attention
-from tilec.ir.expr import TRUE, Int
+from tilec.ir.expr import Int
+from tilec.tune.classes import mask_class
 from tilec.tune.model import Shape
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the record.  `masked`: holds for kernels with a mask, without one, or both (None)."""
+    """One line of the record.  `mask`: the class of masks it holds for (`classes.mask_class`)."""
 
     target: str
     backend: str
     d: int
     dv: int
     bytes: int
-    masked: bool | None
+    mask: str
     shape: Shape
     source: str
 
@@ -39,7 +40,7 @@ def entries() -> tuple[Entry, ...]:
         shape = Shape(e.pop("q"), e.pop("k"), e.pop("warps"), e.pop("stages"))
         if not e.get("source"):
             raise ValueError(f"record.toml: {e} has no source")
-        out.append(Entry(shape=shape, masked=e.pop("masked", None), **e))
+        out.append(Entry(shape=shape, **e))
     return tuple(out)
 
 
@@ -50,8 +51,8 @@ def lookup(attn: Attention, target: str, backend: str) -> Entry | None:
         return None
     *contracted, dv = (d.value for d in dims if isinstance(d, Int))
     key = (target, backend, sum(contracted), dv, BYTES[attn.tensor(attn.value).dtype])
-    masked = attn.mask is not TRUE
+    mask = mask_class(attn)
     for e in entries():
-        if (e.target, e.backend, e.d, e.dv, e.bytes) == key and e.masked in (None, masked):
+        if (e.target, e.backend, e.d, e.dv, e.bytes) == key and mask in e.mask.split():
             return e
     return None
