@@ -45,7 +45,7 @@ class Spec:
 def read_spec(path: str | Path) -> Spec:
     """Reads and checks a file.  Raises `Faults`: all mistakes at once, also if it cannot be read."""
     try:
-        text = Path(path).read_text("utf-8")
+        text = Path(path).read_text("utf-8-sig")  # editors may have put a byte-order mark
     except (OSError, UnicodeDecodeError) as e:
         why = e.strerror if isinstance(e, OSError) else f"byte {e.start} is not UTF-8"
         raise Faults([fault("E0109", f"{path} cannot be read", note=why)]) from None

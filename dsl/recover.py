@@ -176,17 +176,40 @@ def _piece(kind: str, piece: list[_Lexeme], text: str, faults: list[Fault]) -> l
         return []
     try:
         parsed = parser().parse(TextSlice(text, first.start, end), start=f"{kind}_statement")
-        tree.check_depth(parsed)
+        tree.check_depth(parsed, inside=1)
         return [tree.statement(t) for t in parsed.children if isinstance(t, Tree)]
     except SyntaxFault as e:
         faults.append(e)
     except UnexpectedCharacters as e:
         at = first.start if e.pos_in_stream is None else e.pos_in_stream
-        span = locate(text, at, at + 1)
-        faults.append(fault("E0101", f"`{text[at]}` begins nothing in this language", span))
+        faults.append(_stray(text, at))
     except UnexpectedToken as e:
         faults.append(_token(e, kind, end, text))
     return []
+
+
+# How this language writes what other languages, and text editors, write with the signs on the right.
+_OURS = {
+    "and": "&∧",
+    "or": "|∨",
+    "not": "!¬",
+    "**": "^",
+    "<=": "≤",
+    ">=": "≥",
+    "!=": "≠",
+    "*": "×·",
+    "-": "−",
+    "inf": "∞",
+}
+_FOREIGN = {sign: ours for ours, signs in _OURS.items() for sign in signs}
+
+
+def _stray(text: str, at: int) -> Fault:
+    """A character that no token begins with."""
+    ch = text[at]
+    shown = f"`{ch}`" if ch.isprintable() and not ch.isspace() else f"the character U+{ord(ch):04X}"
+    hint = "statements need no terminator" if ch == ";" else f"write `{_FOREIGN[ch]}`" if ch in _FOREIGN else None
+    return fault("E0101", f"{shown} begins nothing in this language", locate(text, at, at + 1), hint=hint)
 
 
 def _no_statement(x: _Lexeme, kind: str, text: str) -> Fault:
@@ -208,6 +231,8 @@ def _token(e: UnexpectedToken, kind: str, end: int, text: str) -> Fault:
     if "$END" in accepts and words.nearest(x.text, _LEADS[kind]):
         return _no_statement(x, kind, text)
     hint = words.did_you_mean(x.text, [w for t in accepts for w in spelled(t)])
+    if x.text == "=" and "COMPARE" in accepts:
+        hint = "write `==` to compare"
     return fault(
         "E0104", f"did not expect `{x.text}` here", locate(text, x.start, x.end), note=expected(accepts), hint=hint
     )

@@ -181,9 +181,9 @@ def _real(token: Item) -> ast.Real:
     return ast.Real(value, str(token), span=span_of(token))
 
 
-def check_depth(tree: Tree[Token]) -> None:
-    """Refuses expressions that nest deeper than later stages recurse."""
-    stack = [(tree, 0)]
+def check_depth(tree: Tree[Token], inside: int = 0) -> None:
+    """Refuses expressions that nest deeper than later stages recurse.  `inside`: the rules around `tree` in a file."""
+    stack = [(tree, inside)]
     while stack:
         node, depth = stack.pop()
         if depth > MAX_DEPTH:

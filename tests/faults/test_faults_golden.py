@@ -5,6 +5,7 @@ A first comment may say more than "read the spec":
     # set: D=128              binds symbols after reading
     # target: gfx942          checks dtypes and the schedule against a target …
     # backend: triton         … and this backend of it instead of the target's first
+    # encoding: latin-1       the file is in this encoding when it is read
 
 `pytest tests/faults --update-golden` rewrites the messages.
 """
@@ -18,7 +19,7 @@ from tilec.dsl.codes import CODES
 from tilec.dsl.faults import Faults
 from tilec.frontend import bind, read_spec
 from tilec.legality import check_schedule, check_target, choose_backend
-from tilec.targets import target
+from tilec.targets import target as load_target
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -27,31 +28,37 @@ SPECS = sorted(HERE.glob("*.tile"))
 ELSEWHERE = ("E09", "E10", "W")
 
 
-def run(path):
-    """Does what the spec's first comment asks for."""
-    asked = dict(re.findall(rb"^# (set|target|backend): (.*)$", path.read_bytes(), re.M))
-    asked = {k.decode(): v.decode().strip() for k, v in asked.items()}
+@pytest.fixture
+def faults_of(tmp_path, monkeypatch):
+    """What reading a spec, and doing what its first comment asks for, says."""
+    monkeypatch.chdir(tmp_path)
+
+    def read(path):
+        text = path.read_text(encoding="utf-8")
+        asked = dict(re.findall(r"^# (set|target|backend|encoding): (.*)$", text, re.M))
+        Path(path.name).write_text(text, encoding=asked.pop("encoding", "utf-8"))
+        with pytest.raises(Faults) as caught:
+            run(path.name, **asked)
+        return caught.value
+
+    return read
+
+
+def run(path, set="", target=None, backend=None):
     spec = read_spec(path)
-    values = {n: int(v) for n, v in (pair.split("=") for pair in asked.get("set", "").split())}
+    values = {n: int(v) for n, v in (pair.split("=") for pair in set.split())}
     for kernel in spec.kernels:
         bound = bind(kernel, values, spec.source)
-        if "target" in asked:
-            machine = target(asked["target"])
+        if target is not None:
+            machine = load_target(target)
             check_target(bound, machine, spec.source)
-            backend = choose_backend(machine, asked.get("backend"))
-            check_schedule(bound, spec.schedule(kernel.name, machine.name), machine, backend, spec.source)
-
-
-def faults_of(path):
-    with pytest.raises(Faults) as caught:
-        run(path)
-    return caught.value
+            schedule = spec.schedule(kernel.name, target)
+            check_schedule(bound, schedule, machine, choose_backend(machine, backend), spec.source)
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda p: p.stem)
-def test_the_message(path, request, monkeypatch):
-    monkeypatch.chdir(HERE)
-    said = f"{faults_of(Path(path.name))}\n"
+def test_the_message(path, request, faults_of):
+    said = f"{faults_of(path)}\n"
     golden = path.with_suffix(".txt")
     if request.config.getoption("--update-golden"):
         golden.write_text(said, encoding="utf-8")
@@ -59,7 +66,7 @@ def test_the_message(path, request, monkeypatch):
 
 
 @pytest.mark.parametrize("path", [p for p in SPECS if p.stem[0] == "E"], ids=lambda p: p.stem)
-def test_one_mistake_gives_faults_of_its_code_alone(path):
+def test_one_mistake_gives_faults_of_its_code_alone(path, faults_of):
     assert {f.code for f in faults_of(path).faults} == {path.stem[:5]}
 
 

@@ -7,6 +7,7 @@ from strategies import GRAMMAR_WORDS, specs
 
 from tilec.dsl.faults import Fault, Faults, Source, SyntaxFault, Warn, render
 from tilec.dsl.spans import Span, width
+from tilec.dsl.tree import MAX_DEPTH
 from tilec.frontend import read_text
 
 SOUND = """kernel f {
@@ -98,6 +99,17 @@ def test_a_truncated_file_says_that_it_is_not_closed(cut):
     lines = SOUND.splitlines()[:cut]
     codes = {f.code for f in faults_of("\n".join(lines))}
     assert codes == ({"E0103"} if cut not in (10, 11) else set())
+
+
+@pytest.mark.parametrize("extra", range(-4, 4))
+def test_depth_is_the_same_limit_for_a_file_and_a_statement(extra):
+    text = SOUND.replace("k <= q", f"{'not ' * (MAX_DEPTH + extra)}k <= q")
+    assert [f.code for f in faults_of(text)] in ([], ["E0106"])
+    assert [f.code for f in faults_of(text.replace("grad   Q, K", "grad   Q K"))] in (["E0104"], ["E0106", "E0104"])
+
+
+def test_parentheses_are_no_depth():
+    assert not faults_of(SOUND.replace("k <= q", f"{'(' * 5000}k <= q{')' * 5000}"))
 
 
 def test_a_wrong_name_is_reported_once():
