@@ -136,9 +136,9 @@ class Launcher(Protocol):
 
     `tensors` are the arguments in the signature's order, `outputs` those of the signature, already allocated and not empty.
     Where query rows are packed or padded, outputs come filled as dead rows (0 and -inf), so rows of no sequence stay so.
-    Calls of equal metadata share one `bound.memo`, so what depends on shapes and strides alone is worth keeping there; of the
-    extents only dropout's `seed` and `offset` change between them.  A call never synchronises and never allocates an amount
-    that depends on device data."""
+    Calls of equal metadata share one `bound.memo`, so what depends on shapes and strides alone is worth keeping there; with
+    dropout, whose `seed` and `offset` are among the extents, every call has its own.  A call never synchronises and never
+    allocates an amount that depends on device data."""
 
     def __call__(self, bound: Bound, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None: ...
 

@@ -70,11 +70,11 @@ def draw(seed: int | None, offset: int) -> Tensor:
 
 
 def with_draw(bound: Bound, drawn: Tensor | None) -> Bound:
-    """The call shape with this call's seed and offset among the extents; `memo` stays shared."""
+    """The call shape with this call's seed and offset among the extents, and a memo of its own that cannot keep them."""
     if drawn is None:
         return bound
     seed, offset = drawn.tolist()
-    return replace(bound, extents={**bound.extents, "seed": seed, "offset": offset})
+    return replace(bound, extents={**bound.extents, "seed": seed, "offset": offset}, memo={})
 
 
 class Kernel:
@@ -103,6 +103,9 @@ class Kernel:
 
     def __repr__(self) -> str:
         return f"<tilec kernel {self.signature}>"
+
+    def __deepcopy__(self, memo: object) -> Kernel:
+        return self  # a copied model calls the same compiled kernels
 
     def __call__(
         self, *tensors: Tensor, out: Result | None = None, seed: int | None = None, offset: int = 0, **named: Tensor

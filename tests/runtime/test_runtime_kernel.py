@@ -1,5 +1,6 @@
 """The callable: outputs, remembered plans, empty problems, variants, devices, settings, and what a call costs."""
 
+import copy
 import timeit
 import warnings
 from contextlib import contextmanager
@@ -282,6 +283,12 @@ def test_a_repeated_call_costs_microseconds(monkeypatch):
         plan.checked = False  # as on a GPU
     best = min(timeit.repeat(lambda: causal(q, k, v), number=200, repeat=50)) / 200
     assert best < 16e-6
+
+
+def test_a_copied_model_keeps_its_kernel(causal):
+    model = torch.nn.Linear(1, 1)
+    model.attention = causal
+    assert copy.deepcopy(model).attention is causal
 
 
 def test_warnings_are_not_part_of_a_call(causal):
