@@ -141,7 +141,7 @@ def extents_of(signature: Signature, tensors: Tensors) -> dict[str, int]:
     return env
 
 
-def _solve(signature: Signature, b: Binding, env: Mapping[str, int], origin: Mapping[str, str], size: int) -> int:
+def _solve(signature: Signature, b: Binding, env: Mapping[str, int], origin: Mapping[str, str], size: int) -> Any:
     """The value of a symbol: an extent, one less, or the divisor that gives it."""
     if b.solve == "size":
         return size
@@ -157,7 +157,8 @@ def _solve(signature: Signature, b: Binding, env: Mapping[str, int], origin: Map
     return value
 
 
-def _extent(dim: str, env: Mapping[str, int]) -> int:
+def _extent(dim: str, env: Mapping[str, int]) -> Any:
+    """The extent that `dim` stands for: an int, or a SymInt while tracing."""
     return int(dim) if dim.isdecimal() else evaluate(dim, env)
 
 

@@ -31,17 +31,22 @@ class Settings:
 
 def settings() -> Settings:
     """The environment as it is now.  Raises CallFault E1060 for a value that cannot be read."""
-    wait = os.environ.get("TILEC_LOCK_WAIT", "120")
-    try:
-        lock_wait = float(wait)
-    except ValueError:
-        raise CallFault("E1060", f"TILEC_LOCK_WAIT is `{wait}`, which is not a number of seconds") from None
     return Settings(
         cache=_cache(os.environ.get("TILEC_CACHE", "")),
         debug=os.environ.get("TILEC_DEBUG", "") not in ("", "0"),
         backend=os.environ.get("TILEC_BACKEND") or None,
-        lock_wait=lock_wait,
+        lock_wait=_seconds(os.environ.get("TILEC_LOCK_WAIT", "120")),
     )
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise CallFault("E1060", f"TILEC_LOCK_WAIT is `{text}`, which is not a number of seconds")
+    return value
 
 
 def _cache(text: str) -> Path | None:

@@ -254,10 +254,11 @@ def test_settings_are_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("TILEC_DEBUG", "1")
     monkeypatch.setenv("TILEC_LOCK_WAIT", "0.5")
     assert (settings().cache, settings().debug, settings().lock_wait) == (None, True, 0.5)
-    monkeypatch.setenv("TILEC_LOCK_WAIT", "soon")
-    with pytest.raises(CallFault) as caught:
-        settings()
-    assert caught.value.code == "E1060"
+    for wrong in ("soon", "-1", "nan", "inf"):
+        monkeypatch.setenv("TILEC_LOCK_WAIT", wrong)
+        with pytest.raises(CallFault) as caught:
+            settings()
+        assert caught.value.code == "E1060"
 
 
 def test_an_artifact_survives_its_files():
