@@ -3,9 +3,9 @@
 softmax index k     read by every key and the value, by no query and not by the output
 row index q         read by every query and the output, by no key and not by the value; if several qualify (heads that
                     all share one key), the one called `q`
-contracted index    of a pair: read bare by its query and key and not by the output; if there is none, the query's
-                    last bracket, which is then the output's feature too
-feature index       read bare by value and output and by no query; if there is none, the output's last bracket
+contracted index    of a pair: read bare by its query and key and not by the output; if there is none, the one that
+                    the lse does not have; without an lse the query's last bracket.  It is then the feature too
+feature index       read bare by value and output and by no query; if there is none, as above with the output's last
 outer indices       the output's others: one independent problem for each of their values
 batch index         `b` if it is outer, else the first outer index declared: storage tables have one entry for each
 """
@@ -213,6 +213,8 @@ def _contracted(scope: Scope, query: ast.Tensor, key: ast.Tensor, output: ast.Te
             query.name.span,
         )
         return None
+    if found := _outside_lse(scope, shared):
+        return found
     for last in (of_query[-1:], of_key[-1:]):
         if last and last[0] in shared and _ends(query, last[0]) | _ends(key, last[0]):
             return last[0]
@@ -229,6 +231,12 @@ def _contracted(scope: Scope, query: ast.Tensor, key: ast.Tensor, output: ast.Te
         related=((here, remark),) if missing else (),
     )
     return None
+
+
+def _outside_lse(scope: Scope, shared: list[str]) -> str | None:
+    """The one candidate that a declared lse, which has every outer index and the rows, does not have."""
+    left = [n for n in shared for t in scope.slot("lse") if n not in read(t.index)]
+    return left[0] if len(left) == 1 else None
 
 
 def _ends(t: ast.Tensor, name: str) -> bool:
@@ -254,6 +262,8 @@ def _feature(
                 related=((value.name.span, f"the value reads `{lost[0]}`"),),
             )
             return None
+        if found := _outside_lse(scope, shared):
+            return found
         for t in (output, value):
             for n in shared:
                 if _ends(t, n):

@@ -150,6 +150,17 @@ def test_features_that_differ_from_the_contracted_index():
     assert (attn.contracted, attn.feature) == (("d",), "e")
 
 
+def test_an_lse_says_which_index_is_contracted_whatever_the_order_of_brackets():
+    attn = kernel("""
+      query Q[b, d, q, h] : f16
+      key K[b, d, k, h] : f16
+      value V[b, d, k, h] : f16
+      output O[b, d, q, h] : f16
+      lse L[h, b, q] : f32
+    """)
+    assert (attn.contracted, attn.feature) == (("d",), "d")
+
+
 def test_values_of_every_statement():
     attn = kernel("""
       scale 0.5
