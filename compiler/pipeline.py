@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from tilec.ir import storage
 from tilec.ir.attention import BYTES, Attention
-from tilec.ir.expr import Int, Op, Var, free_vars
+from tilec.ir.build import mul
+from tilec.ir.expr import Expr, Int, Op, Var, free_vars
 from tilec.ir.nodes import Program
 from tilec.legality import check_schedule, check_target, choose_backend
 from tilec.passes.choose_tiles import Choice, choose_tiles
@@ -128,8 +129,18 @@ def block_map(case: Case) -> BlockMap:
         l2=target.l2,
         bytes_per_key=bytes_per_key(attn),
         sharing=heads_per_key_head(attn),
-        keys=storage.rows_symbol(attn.index(attn.k)),
+        keys=keys_in_memory(attn),
     )
+
+
+def keys_in_memory(attn: Attention) -> Expr:
+    """Keys of one sequence at most, over the call's symbols: where all tensors along k are paged, pages of the table."""
+    rows = storage.rows_symbol(attn.index(attn.k))
+    if free_vars(rows) <= set(storage.storage_symbols(attn)):
+        return rows
+    paged = next(t for t in attn.tensors if t.paged is not None)
+    assert paged.paged is not None
+    return mul(Var(f"{paged.paged.tensor}_width"), paged.page or 1)
 
 
 def bytes_per_key(attn: Attention) -> int:
