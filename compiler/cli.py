@@ -110,16 +110,16 @@ def check(path: Path, target: str | None, backend: str | None, as_json: bool) ->
     """Checks a spec: every mistake at once, each with its place."""
     from tilec.frontend import read_spec
     from tilec.legality import check_spec
+    from tilec.lint import warnings_of
 
     spec = read_spec(path)
     check_spec(spec, target, backend)
+    warnings = [*spec.warnings, *(w for k in spec.kernels for w in warnings_of(k, spec.source))]
     if as_json:
-        show_json(
-            {"ok": True, "kernels": [k.name for k in spec.kernels], "faults": [as_data(w) for w in spec.warnings]}
-        )
+        show_json({"ok": True, "kernels": [k.name for k in spec.kernels], "faults": [as_data(w) for w in warnings]})
         return
-    if spec.warnings:
-        report(list(spec.warnings))
+    if warnings:
+        report(warnings)
     for kernel in spec.kernels:
         click.echo(f"{path}: {kernel.name}: ok")
 

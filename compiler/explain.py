@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilec.arith.formula import Normal, normalise
+from tilec.arith.verdicts import Safety, rows_safe
 from tilec.budget import Budget, shared_memory
 from tilec.count import Counts, bound_statements, count_tiles, key_loops, tile_of
 from tilec.dsl.faults import Source, TargetFault, Warn, render
@@ -44,6 +45,7 @@ class Explanation:
     tile: Mapping[str, int]
     stages: int | None
     unknown: tuple[Unknown, ...]
+    rows: Safety
     budget: Budget | None
     sizes: Mapping[str, int] | None
     counts: Counts | None
@@ -77,6 +79,7 @@ def explain(
         tile=tile,
         stages=stages,
         unknown=_unknown(attn, normal, source),
+        rows=rows_safe(normal, attn.index(attn.q).extent, attn.index(attn.k).extent, attn.assumes),
         budget=shared_memory(attn, target, tile[attn.q], tile[attn.k], stages or 1),
         sizes=sizes,
         counts=counts,
@@ -139,6 +142,7 @@ def to_data(e: Explanation) -> dict[str, Any]:
             if x.proof is not None
         ],
         "unknown": [{"expression": u.text, "reason": u.reason} for u in e.unknown],
+        "rows": {"keep_a_key": e.rows.safe, "witness": e.rows.witness},
         "shared_memory": None if e.budget is None else {"bytes": e.budget.total, "limit": e.budget.limit},
         "sizes": None if e.sizes is None else dict(e.sizes),
         "counts": None if e.counts is None else e.counts.to_data(),
@@ -180,6 +184,7 @@ def to_text(e: Explanation) -> str:
     lines += ["", "tiles of keys that a tile of rows visits"]
     lines += [f"  {name} = {value}" for name, value in _bounds(e.program)]
     lines += _loop_lines(e.program)
+    lines += ["", f"rows      {_rows(e.rows)}"]
     if e.unknown:
         lines += ["", *(render(u.fault) for u in e.unknown)]
     if e.sizes is not None:
@@ -200,6 +205,12 @@ def _loop_lines(program: Program) -> list[str]:
         out.append(f"  {show(loop.lo)} .. {show(loop.hi)}  {state}")
         reasons.setdefault(loop.proof.because)
     return [*(out or ["  none: the mask keeps nothing"]), *(f"  because {r}" for r in reasons if r)]
+
+
+def _rows(safety: Safety) -> str:
+    if safety.safe:
+        return "every row keeps a key"
+    return f"{safety.witness or 'some row may keep no key'}: such a row gives O = 0 and L = -inf"
 
 
 def _roof_lines(r: Roofline, target: Target) -> list[str]:

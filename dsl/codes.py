@@ -136,6 +136,7 @@ CODES: dict[str, str] = {
     "E1026": "a seed for a kernel without dropout",
     "E1060": "an environment variable that cannot be read",
     # Warnings.
+    "W0502": "rows that keep no key",
     "W0503": "a part of a mask that the prover does not know",
 }
 

@@ -54,16 +54,96 @@ def test_check_reports_every_fault_with_a_caret_on_stderr(run):
 
 
 def test_check_json(run):
-    assert json.loads(run("check", "--json", "good.tile").stdout) == {
-        "ok": True,
-        "kernels": ["causal_gqa"],
-        "faults": [],
-    }
+    found = json.loads(run("check", "--json", "good.tile").stdout)
+    assert (found["ok"], found["kernels"]) == (True, ["causal_gqa"])
+    assert [f["code"] for f in found["faults"]] == ["W0502"]
     result = run("check", "bad.tile", "--json")
     assert result.exit_code == 1
     faults = json.loads(result.stdout)["faults"]
     assert {"code", "line", "column", "message", "hint"} <= set(faults[0])
     assert faults[0]["path"] == "bad.tile"
+
+
+def test_check_warns_of_rows_without_a_key(run):
+    result = run("check", "good.tile")
+    assert "warning[W0502]: rows 0 to M - N - 1 keep no key when M > N" in result.stderr
+    assert "write `assume M <= N` if it cannot happen" in result.stderr
+    Path("assumed.tile").write_text(SPEC.replace("  mask", "  assume M <= N\n  mask"))
+    result = run("check", "assumed.tile")
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_dump_and_emit(run, tmp_path):
+    result = run("compile", "good.tile", "--target", "sm90", "--dump-ir")
+    assert result.exit_code == 0, result.output
+    heads = [line for line in result.stdout.splitlines() if line.startswith("# after ")]
+    assert heads[0] == "# after lower_attention"
+    assert len(heads) >= 5
+    one = run("compile", "good.tile", "--target", "sm90", "--dump-ir=prove_mask").stdout
+    assert one.startswith("# after prove_mask\nprogram causal_gqa on sm90")
+    assert one.count("# after") == 1
+    source = run("compile", "good.tile", "--target", "sm90", "--emit", "source")
+    assert "@triton.jit" in source.stdout
+    written = run("compile", "good.tile", "--target", "sm90", "--emit", "source", "-o", "out")
+    assert all(Path(line).exists() for line in written.stdout.split())
+    module = run("compile", "good.tile", "--target", "sm90", "-o", "build")
+    assert Path(module.stdout.strip()).name == "causal_gqa_sm90.py"
+
+
+def test_faults_of_the_command_line(run):
+    result = run("compile", "good.tile", "--target", "sm90", "--dump-ir=prove")
+    assert (result.exit_code, "error[E0907]: no pass `prove` runs for sm90" in result.stderr) == (1, True)
+    result = run("compile", "good.tile", "--target", "cpu", "--emit", "binary")
+    assert (result.exit_code, "error[E0908]: the cpu backend makes no binary" in result.stderr) == (1, True)
+    result = run("verify", "good.tile", "--target", "gfx950")
+    assert (result.exit_code, "error[E0906]: this machine cannot run gfx950" in result.stderr) == (1, True)
+    Path("symbols.tile").write_text(SPEC.replace("d : 128", "d : D"))
+    result = run("bench", "symbols.tile", "--target", "cpu", "--shape", "B=1,M=8,N=8")
+    assert (result.exit_code, "error[E0905]" in result.stderr) == (1, True)
+
+
+def test_verify(run):
+    words = ("verify", "good.tile", "--target", "cpu", "--shape", "B=1,M=20,N=33", "--json")
+    result = run(*words)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert {o["style"] for o in found} == {"normal", "shifted", "onehot", "position"}
+    assert all(o["ok"] and {x["name"] for x in o["outputs"]} == {"O", "L"} for o in found)
+
+
+def test_verify_fails_on_a_wrong_kernel(run, monkeypatch):
+    from tilec.backends.cpu.launch import CpuLauncher
+
+    def wrong(self, bound, tensors, outputs):
+        for o in outputs:
+            o.fill_(0.25)
+
+    monkeypatch.setattr(CpuLauncher, "__call__", wrong)
+    result = run("verify", "good.tile", "--target", "cpu", "--shape", "B=1,M=20,N=33")
+    assert result.exit_code == 1
+    assert "too large" in result.stdout
+
+
+def test_bench_on_the_cpu(run):
+    Path("small.tile").write_text(SPEC.replace("h : 32", "h : 4").replace("d : 128", "d : 16"))
+    words = (
+        "--target",
+        "cpu",
+        "--shape",
+        "B=1,M=64,N=64",
+        "--rounds",
+        "1",
+        "--sustained",
+        "0.01",
+        "--against",
+        "sdpa,cudnn",
+    )
+    result = run("bench", "small.tile", *words, "-o", "result.json")
+    assert result.exit_code == 0, result.output
+    assert "cannot: it needs a GPU" in result.stdout
+    data = json.loads(Path("result.json").read_text())
+    assert {r["name"] for r in data["rows"]} == {"tilec", "sdpa", "cudnn"}
+    assert data["flops"] == 2 * 32 * 4 * 64 * 65 // 2
 
 
 def test_check_holds_a_schedule_against_a_target(run):

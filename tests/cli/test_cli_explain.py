@@ -145,3 +145,19 @@ def test_a_missing_size_is_named(run):
     assert "--set D=" in result.stderr
     result = run("--target", "sm90", "--set", "D=64", "--shape", "B=1,M=8")
     assert "needs values for N" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("mask", "safe", "text"),
+    [
+        ("k <= q", True, "every row keeps a key"),
+        ("k < q", False, "row 0 keeps no key"),
+        ("k <= q + N - M", None, "when M > N"),
+    ],
+)
+def test_rows_that_may_keep_no_key(mask, safe, text):
+    read = read_text(KERNEL.format(mask=mask, storage="", more="assume N >= 1", depth=64))
+    found = explain_kernel(read, read.kernels[0], "sm90")
+    assert found.rows.safe is safe
+    assert text in to_text(found)
+    assert to_data(found)["rows"]["keep_a_key"] is safe

@@ -50,7 +50,15 @@ def test_portable_lines_are_honoured_everywhere(line, on):
     assert not faults(line, on, backend="triton")
 
 
-LEFT = ["rescale eager", "overlap on", "overlap off", "split k = auto", "split k = 4", "rescale conditional 8", "skip table"]
+LEFT = [
+    "rescale eager",
+    "overlap on",
+    "overlap off",
+    "split k = auto",
+    "split k = 4",
+    "rescale conditional 8",
+    "skip table",
+]
 
 
 @pytest.mark.parametrize("on", NAMES)
