@@ -100,6 +100,8 @@ class _Solver:
             other = self.other(a)
             falls = other is not None and other.direction > 0  # the limit falls as the row grows
             loose, tight = (first, self.last) if falls else (last, self.first)
+            if other is not None and other.reads:  # narrowed rows may lie outside the tensor
+                loose = self.first if falls else self.last
             side, limit = self.solve(own, self.rest(a, loose))
             live[side].append(limit)
             full[side].append(self.solve(own, self.rest(a, tight))[1])
@@ -136,7 +138,7 @@ class _Solver:
         hi = least(self.facts, self.extent, *(x for x in limits["hi"] if not self.surpassed(x, limits["hi"])))
         if guard is FALSE or self.facts.at_most(hi, lo):
             return None
-        return Range(lo, where(guard, hi, lo))
+        return Range(lo, where(guard, hi, ZERO))
 
     def surpassed(self, x: Expr, limits: list[Expr]) -> bool:
         """Is x a seek that is at least the minimum of the extent and another limit?"""

@@ -16,7 +16,9 @@ from tilec.ir.build import maximum, minimum
 from tilec.ir.expr import ONE, ZERO, Bool, Expr, Int, Op, Var, walk
 
 DEPTH = 6  # eliminations in one proof
-STEPS = 600  # forms tried in one proof
+STEPS = 200  # forms tried in one proof
+EFFORT = 5_000  # forms looked at by one set of facts; after that nothing new is proved
+LEVELS = 6  # guards taken as facts inside each other
 
 
 class Facts:
@@ -28,6 +30,9 @@ class Facts:
         self._multiples: list[tuple[Expr, Expr]] = []
         self._memo: dict[Affine, bool] = {}
         self._absurd = False
+        self._level = 0
+        self._effort = [EFFORT]
+        self._derived: dict[Expr, Facts] = {}
         for e in self.known:
             self._learn(e)
 
@@ -52,10 +57,11 @@ class Facts:
     def nonnegative(self, e: Expr | Affine) -> bool:
         """Is e >= 0 proved?"""
         form = affine(e) if isinstance(e, Expr) else e
-        if form not in self._memo:
+        if form not in self._memo and self._level <= LEVELS and self._effort[0] > 0:
+            self._effort[0] -= 1
             self._memo[form] = False  # a proof that needs itself is none
             self._memo[form] = self._cases(form)
-        return self._memo[form]
+        return self._memo.get(form, False)
 
     def at_most(self, a: Expr, b: Expr) -> bool:
         """Is a <= b proved?"""
@@ -121,16 +127,22 @@ class Facts:
 
     def _under(self, guard: Expr) -> Facts:
         """These facts and a guard; where they contradict each other, everything is proved."""
-        inner = self.with_(guard)
-        forms = inner._forms[len(self._forms) :]
-        inner._absurd = self._absurd or any(inner._linear(f.scaled(-1).shifted(-1)) for f in forms)
-        return inner
+        if guard not in self._derived:
+            inner = self.with_(guard)
+            inner._level, inner._effort = self._level + 1, self._effort
+            forms = inner._forms[len(self._forms) :]
+            inner._absurd = self._absurd or any(inner._linear(f.scaled(-1).shifted(-1)) for f in forms)
+            self._derived[guard] = inner
+        return self._derived[guard]
 
     def _linear(self, form: Affine) -> bool:
         if not form.terms:
             return form.const >= 0
         facts = [*self._forms, *self._implied(form)]
-        return _combine(form, facts, DEPTH, set())
+        seen: set[Affine] = set()
+        proved = _combine(form, facts, DEPTH, seen)
+        self._effort[0] -= len(seen)
+        return proved
 
     def _implied(self, form: Affine) -> Iterator[Affine]:
         """Bounds that the terms have by what they are."""
@@ -159,7 +171,7 @@ class Facts:
         inside = [(t, x, d) for t, x, d in quotients if t in in_form and (isinstance(d, Var) or _positive(d))]
         for (t, x, d), (u, y, e) in permutations(inside, 2):
             # x >= y gives x // d >= y // d
-            if d is e and self.with_(Op(">=", (d, ONE))).nonnegative(affine(x) - affine(y)):
+            if d is e and self._under(Op(">=", (d, ONE))).nonnegative(affine(x) - affine(y)):
                 yield Affine(((t, 1), (u, -1)))
 
 
@@ -216,12 +228,11 @@ def _combine(form: Affine, facts: list[Affine], depth: int, seen: set[Affine]) -
     if depth == 0 or form in seen or len(seen) > STEPS:
         return False
     seen.add(form)
-    for term, c in form.terms:
-        for f in facts:
-            d = f.coefficient(term)
-            if d * c > 0 and _combine(form.scaled(abs(d)) - f.scaled(abs(c)), facts, depth - 1, seen):
-                return True
-    return False
+    choices = [[(f, c, d) for f in facts if (d := f.coefficient(t)) * c > 0] for t, c in form.terms]
+    # Every term has to go: begin with the one that the fewest facts can take away.
+    return any(
+        _combine(form.scaled(abs(d)) - f.scaled(abs(c)), facts, depth - 1, seen) for f, c, d in min(choices, key=len)
+    )
 
 
 def least(facts: Facts, *xs: Expr) -> Expr:

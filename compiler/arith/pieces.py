@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilec.arith.facts import Facts, greatest, least
-from tilec.ir.build import compare, minimum, where
+from tilec.ir.build import where
 from tilec.ir.expr import ZERO, Expr, Op
 
 PIECES = 3  # ranges a program may walk one after the other; more are merged into their hull
@@ -17,7 +17,7 @@ PIECES = 3  # ranges a program may walk one after the other; more are merged int
 
 @dataclass(frozen=True)
 class Range:
-    """Positions lo … hi, exclusive; empty if lo >= hi."""
+    """Positions lo … hi, exclusive; empty if lo >= hi.  A range that is guarded by a condition has hi = 0 where it fails."""
 
     lo: Expr
     hi: Expr
@@ -48,7 +48,7 @@ def merged(pieces: list[Piece], facts: Facts) -> list[Piece]:
                     break
     while len(out) > PIECES:
         *out, a, b = out
-        out.append(_hull(a, b, facts))
+        out.append(hull(a, b, facts))
     return out
 
 
@@ -75,19 +75,12 @@ def _one_range(a: Range, b: Range, facts: Facts) -> Range | None:
         return Range(least(facts, a.lo, b.lo), a.hi)
     for x, y in ((a, b), (b, a)):
         match y.hi:
-            case Op("where", (guard, hi, lo)) if lo is y.lo and facts.at_most(lo, x.lo) and facts.at_most(x.hi, hi):
-                return Range(where(guard, lo, x.lo), where(guard, hi, x.hi))
+            case Op("where", (guard, hi, end)) if end is ZERO and facts.at_most(y.lo, x.lo) and facts.at_most(x.hi, hi):
+                return Range(where(guard, y.lo, x.lo), where(guard, hi, x.hi))
     return None
 
 
-def _hull(a: Piece, b: Piece, facts: Facts) -> Piece:
-    """One range around both; an empty one must not stretch it, so only nonempty ends count."""
-    live = Range(
-        minimum(_if_live(a.live, a.live.lo, b.live.lo), _if_live(b.live, b.live.lo, a.live.lo)),
-        greatest(facts, _if_live(a.live, a.live.hi, ZERO), _if_live(b.live, b.live.hi, ZERO)),
-    )
+def hull(a: Piece, b: Piece, facts: Facts) -> Piece:
+    """One range around both, whether or not they are empty: loose, but short."""
+    live = Range(least(facts, a.live.lo, b.live.lo), greatest(facts, a.live.hi, b.live.hi))
     return Piece(live, a.full or b.full, f"{a.because}  or  {b.because}")
-
-
-def _if_live(r: Range, value: Expr, other: Expr) -> Expr:
-    return where(compare("<", r.lo, r.hi), value, other)

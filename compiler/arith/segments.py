@@ -11,10 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilec.arith.affine import canonical, divided, divided_up
-from tilec.arith.bounds import Bounds, Piece, Range
+from tilec.arith.bounds import Bounds
 from tilec.arith.facts import Facts, greatest, least
+from tilec.arith.pieces import Piece, Range, hull
 from tilec.ir.build import compare, where
-from tilec.ir.expr import ONE, Expr
+from tilec.ir.expr import ONE, Expr, children
+
+TEXT = 250
 
 
 @dataclass(frozen=True)
@@ -32,12 +35,31 @@ class TileSegment:
 
 
 def tile_segments(bounds: Bounds, size: Expr) -> tuple[TileSegment, ...]:
-    """The segments of tiles of `size` positions (a positive constant expression)."""
+    """The segments of tiles of `size` positions (a positive constant expression).
+
+    Where keeping the pieces apart would take expressions of more than `TEXT` nodes, pieces are walked as one."""
     size = canonical(size)
     facts = bounds.facts.with_(compare(">=", size, ONE))
-    segments = [s for p in bounds.pieces if (s := _segment(p, size, facts)) is not None]
-    parted = _parted(_sorted(segments, facts), facts)
+    pieces = bounds.pieces
+    while True:
+        segments = [s for p in pieces if (s := _segment(p, size, facts)) is not None]
+        parted = _parted(_sorted(segments, facts), facts)
+        if len(pieces) < 2 or all(_nodes(s) <= TEXT for s in parted):
+            break
+        pieces = (*pieces[:-2], hull(pieces[-2], pieces[-1], facts))
     return tuple(flagged for s in parted if (flagged := _flagged(s, facts)) is not None)
+
+
+def _nodes(s: TileSegment) -> int:
+    """Nodes of the longest of a segment's expressions, written out."""
+    counts: dict[Expr, int] = {}
+
+    def count(e: Expr) -> int:
+        if e not in counts:
+            counts[e] = 1 + sum(count(c) for c in children(e))
+        return counts[e]
+
+    return max(count(x) for x in (s.lo, s.full_lo, s.full_hi, s.hi))
 
 
 def _segment(p: Piece, size: Expr, facts: Facts) -> TileSegment | None:
