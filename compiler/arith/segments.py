@@ -66,7 +66,10 @@ def _segment(p: Piece, size: Expr, facts: Facts) -> TileSegment | None:
     lo, hi = _down(p.live.lo, size), _up(p.live.hi, size, facts)
     if facts.at_most(hi, lo):
         return None
-    hi = greatest(facts, lo, hi)
+    if facts.multiple(p.live.lo, size):
+        hi = greatest(facts, lo, hi)
+    elif not facts.holds(some := compare("<", p.live.lo, p.live.hi)):
+        hi = where(some, hi, lo)  # an empty range in the middle of a tile must not reach into it
     full_lo, full_hi = _full(p.full, size, facts, lo, hi)
     return TileSegment(lo, full_lo, full_hi, hi, False, False, False, p.because)
 
