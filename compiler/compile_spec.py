@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
+from tilec.backends.base import Artifact
 from tilec.dsl.faults import TargetFault
 from tilec.frontend import Spec, bind
 from tilec.ir.attention import Attention
 
-# Suffixes of text files that a toolchain made; every other text is source.
-ASSEMBLY = (".ptx", ".sass", ".s", ".amdgcn", ".ttir", ".ttgir", ".llir")
+SUFFIXES = {"asm": (".ptx", ".amdgcn", ".sass", ".s"), "binary": (".cubin", ".hsaco")}
 
 
 def dump(spec: Spec, attn: Attention, target: str, constants: Mapping[str, int], only: str | None = None) -> str:
@@ -30,23 +32,34 @@ def dump(spec: Spec, attn: Attention, target: str, constants: Mapping[str, int],
 def emitted(
     spec: Spec, attn: Attention, target: str, backend: str | None, constants: Mapping[str, int], kinds: tuple[str, ...]
 ) -> dict[str, bytes]:
-    """Files of the most general artifact, by name.  TargetFault E0908 for a kind that the backend does not make."""
+    """Files of an artifact, by name: the variant that asks nothing of a call for source, and the one with every feature that
+    the backend compiles for, which is what well-aligned tensors get, for machine code.
+
+    TargetFault E0908 for a kind that the backend does not make."""
     from tilec.aot import compile_all
 
-    artifact = compile_all(spec, bind(attn, constants), target, backend)[0]
-    of = {
-        "source": {n: t.encode() for n, t in artifact.sources.items() if not n.endswith(ASSEMBLY)},
-        "asm": {n: t.encode() for n, t in artifact.sources.items() if n.endswith(ASSEMBLY)},
-        "binary": dict(artifact.binaries),
-    }
+    artifacts = compile_all(spec, bind(attn, constants), target, backend)
+    made: dict[str, bytes] = {}
+    if set(kinds) - {"source"}:
+        made = dict(artifacts[-1].binaries) | _machine_code(artifacts[-1])
+    of = {"source": {n: t.encode() for n, t in artifacts[0].sources.items()}}
+    of |= {kind: {n: x for n, x in made.items() if n.endswith(ends)} for kind, ends in SUFFIXES.items()}
     out: dict[str, bytes] = {}
     for kind in kinds:
         if not of[kind]:
-            message = f"the {artifact.backend} backend makes no {kind} for {target} ahead of time"
-            there = ", ".join(k for k in of if of[k])
-            raise TargetFault("E0908", message, hint=f"it makes {there}")
+            message = f"the {artifacts[0].backend} backend makes no {kind} for {target}"
+            raise TargetFault("E0908", message, hint=f"it makes {', '.join(k for k in of if of[k])}")
         out |= of[kind]
     return out
+
+
+def _machine_code(artifact: Artifact) -> dict[str, bytes]:
+    """From the backend's `offline` module, where it has one: its artifacts hold source, compiled at the first launch."""
+    module = f"tilec.backends.{artifact.backend}.offline"
+    if find_spec(module) is None:
+        return {}
+    files: dict[str, bytes] = import_module(module).machine_code(artifact)
+    return files
 
 
 def print_files(files: Mapping[str, bytes]) -> None:

@@ -90,6 +90,15 @@ def test_dump_and_emit(run, tmp_path):
     assert Path(module.stdout.strip()).name == "causal_gqa_sm90.py"
 
 
+@pytest.mark.parametrize(("target", "word", "binary"), [("sm90", "wgmma", "cubin"), ("gfx942", "v_mfma", "hsaco")])
+def test_machine_code_without_a_device(run, target, word, binary):
+    result = run("compile", "good.tile", "--target", target, "--emit", "asm,binary", "-o", "code")
+    assert result.exit_code == 0, result.output
+    text = next(p for p in Path("code").iterdir() if p.suffix in (".ptx", ".amdgcn")).read_text()
+    assert word in text
+    assert Path(f"code/causal_gqa_{target}.{binary}").read_bytes()[:4] == b"\x7fELF"
+
+
 def test_faults_of_the_command_line(run):
     result = run("compile", "good.tile", "--target", "sm90", "--dump-ir=prove")
     assert (result.exit_code, "error[E0907]: no pass `prove` runs for sm90" in result.stderr) == (1, True)
