@@ -1,12 +1,12 @@
 """Tile accesses as closures: slots, tiles of global tensors in and out, and the product of two tiles.
 
-A tile of a tensor whose index is base + lane number in every dimension, and which lies inside, is a slice; anything else is
+A tile of a tensor whose indices count up along one axis each, and which lies inside, is a slice; anything else is
 a gather or scatter with every live lane checked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from tilec.ir import axes as ax
 from tilec.ir.axes import Axes, AxisError, Lanes, Scope
 from tilec.ir.evaluate import ALL, Code, Live, Run, aligned, compile_expr, spread
-from tilec.ir.expr import Expr, Iota, Op
+from tilec.ir.expr import Expr
 from tilec.ir.memory import Box
 from tilec.ir.nodes import Copy, Load, Slot, Store
 
@@ -67,41 +67,28 @@ def into(code: Code, want: Axes) -> Run:
     return aligned(code, want)
 
 
-def part_of(e: Expr) -> tuple[Expr | None, str | None] | None:
-    """`e` as base + iota(axis): (base or None, axis or None); None if two lane numbers meet."""
-    match e:
-        case Iota(axis):
-            return None, axis
-        case Op("+" | "-" as sign, (x, y)):
-            left, right = part_of(x), part_of(y)
-            if left is None or right is None or (right[1] is not None and (left[1] is not None or sign == "-")):
+Parts = list[tuple[int, str | None]]
+
+
+def runs_along(index: list[Code]) -> Callable[[list[Any]], Parts | None]:
+    """Recognises a box among index values: (first, axis) per dimension, if each is a scalar or counts up along its own axis."""
+    along = [c.axes[0] if c.axes else None for c in index]
+    used = [a for a in along if a is not None]
+    if any(len(c.axes) > 1 for c in index) or len(set(used)) < len(used):
+        return lambda values: None
+
+    def parts(values: list[Any]) -> Parts | None:
+        out: Parts = []
+        for value, axis in zip(values, along, strict=True):
+            if axis is None:
+                out.append((value, None))
+                continue
+            if value[-1] - value[0] != len(value) - 1 or not (value[1:] - value[:-1] == 1).all():
                 return None
-            along = left[1] or right[1]
-            if along is None:
-                return e, None
-            if left[0] is None and right[0] is not None and sign == "-":
-                return Op("neg", (right[0],)), along
-            bases = [b for b in (left[0], right[0]) if b is not None]
-            return (Op(sign, (bases[0], bases[1])) if len(bases) == 2 else bases[0] if bases else None), along
-    return e, None
+            out.append((int(value[0]), axis))
+        return out
 
-
-Parts = list[tuple[Run, str | None]]
-
-
-def box(index: tuple[Expr, ...], scope: Scope, lanes: Mapping[str, int]) -> Parts | None:
-    """Index expressions as base + lane number of distinct axes, or None if one has another form."""
-    out: Parts = []
-    for e in index:
-        part = part_of(e)
-        if part is None:
-            return None
-        base, axis = part
-        code = Code((), "int", lambda f, live: 0) if base is None else compile_expr(base, scope, lanes)
-        if code.axes or (axis is not None and any(axis == a for _, a in out)):
-            return None
-        out.append((code.run, axis))
-    return out
+    return parts
 
 
 def fetch(s: Load | Copy, scope: Scope) -> Callable[[Any], Any]:
@@ -110,13 +97,12 @@ def fetch(s: Load | Copy, scope: Scope) -> Callable[[Any], Any]:
     want = tuple(a for a, _ in dst)
     other = s.other if isinstance(s, Load) else None
     lanes = ax.lanes_of(scope, dict(dst), *s.index, s.where, other)
-    index = [into(compile_expr(i, scope, lanes), want) for i in s.index]
-    parts = box(s.index, scope, lanes)
-    have = () if parts is None else tuple(a for _, a in parts if a is not None)
+    index = [compile_expr(i, scope, lanes) for i in s.index]
+    parts = runs_along(index)
     test = None if s.where is None else compile_expr(s.where, scope, lanes)
     fill = None if other is None else into(compile_expr(other, scope, lanes), want)
-    if test is not None:
-        ax.within(test.axes, want)
+    for code in (*index, *(() if test is None else (test,))):
+        ax.within(code.axes, want)
 
     def run(f: Any) -> Any:
         live, mask = None, None
@@ -125,11 +111,12 @@ def fetch(s: Load | Copy, scope: Scope) -> Callable[[Any], Any]:
             if not np.all(flags):
                 live, mask = Live(flags, test.axes), spread(flags, test.axes, want)
         source = f.tensors[s.tensor]
-        at = None if parts is None else [(base(f, live), a) for base, a in parts]
+        numbers = [i.run(f, live) for i in index]
+        at = parts(numbers)
         if at is not None and source.holds(at, lanes):
-            value = spread(source.load_box(at, lanes), have, want)
+            value = spread(source.load_box(at, lanes), tuple(a for _, a in at if a is not None), want)
         else:
-            value = source.gather([i(f, live) for i in index], want, live)
+            value = source.gather([spread(n, i.axes, want) for n, i in zip(numbers, index, strict=True)], want, live)
         if mask is None:
             return value
         return np.where(mask, value, source.zero if fill is None else fill(f, None))
@@ -141,15 +128,12 @@ def store(s: Store, scope: Scope) -> Callable[[Any], None]:
     """Writes the lanes of a Store to its tensor."""
     lanes = ax.lanes_of(scope, {}, s.value, *s.index, s.where)
     shape = tuple(ax.lanes_along(a, lanes, scope) for a in s.axes)
-    index = [into(compile_expr(i, scope, lanes), s.axes) for i in s.index]
+    index = [compile_expr(i, scope, lanes) for i in s.index]
     code = compile_expr(s.value, scope, lanes)
-    value = into(code, s.axes)
     test = None if s.where is None else compile_expr(s.where, scope, lanes)
-    if test is not None:
-        ax.within(test.axes, s.axes)
-    parts = box(s.index, scope, lanes)
-    have = () if parts is None else tuple(a for _, a in parts if a is not None)
-    boxed = aligned(code, have) if set(have) == set(s.axes) else None
+    for c in (code, *index, *(() if test is None else (test,))):
+        ax.within(c.axes, s.axes)
+    parts = runs_along(index)
 
     def run(f: Any) -> None:
         live, mask = None, np.True_
@@ -158,13 +142,16 @@ def store(s: Store, scope: Scope) -> Callable[[Any], None]:
             if not np.all(flags):
                 live, mask = Live(flags, test.axes), spread(flags, test.axes, s.axes)
         target = f.tensors[s.tensor]
-        if live is None and boxed is not None and parts is not None:
-            at = [(base(f, live), a) for base, a in parts]
-            if target.holds(at, lanes):
-                f.stored(target, target.store_box(at, lanes, boxed(f, live), f.uid))
-                return
-        everywhere = np.broadcast_to(mask, shape)
-        f.stored(target, target.store([i(f, live) for i in index], value(f, live), everywhere, f.uid))
+        numbers = [i.run(f, live) for i in index]
+        value = code.run(f, live)
+        at = parts(numbers) if live is None else None
+        have = () if at is None else tuple(a for _, a in at if a is not None)
+        if at is not None and len(have) == len(s.axes) and target.holds(at, lanes):
+            f.stored(target, target.store_box(at, lanes, spread(value, code.axes, have), f.uid))
+            return
+        where = np.broadcast_to(mask, shape)
+        at_lanes = [spread(n, i.axes, s.axes) for n, i in zip(numbers, index, strict=True)]
+        f.stored(target, target.store(at_lanes, spread(value, code.axes, s.axes), where, f.uid))
 
     return run
 

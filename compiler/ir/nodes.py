@@ -175,13 +175,16 @@ class Compute(Stmt):
 
 @dataclass(frozen=True)
 class Load(Stmt):
-    """dst = tensor[index] where `where`, else `other`; synchronous.  Lanes are those of dst's axes."""
+    """dst = tensor[index] where `where`, else `other`; synchronous.  Lanes are those of dst's axes.
+
+    `box`: the tile is one box of the tensor and `where` says "inside it", so one hardware fetch can bring it."""
 
     dst: Slot
     tensor: str
     index: tuple[Expr, ...]
     where: Expr | None = None
     other: Expr = field(default_factory=lambda: Int(0))
+    box: bool = False
 
 
 @dataclass(frozen=True)
@@ -281,15 +284,18 @@ class If(Stmt):
 class Proof:
     """Why a k loop may treat its tiles as it does.
 
-    Of the mask `formula` (over Var q, k; residue order already applied) and the query rows `rows` = [first, last]
-    (both expressions of the program), segment number `part` of the live keys is covered here: `full` tiles need no
-    mask, `left` and `right` apply it, `all` is an unsplit loop.  `because` is the constraint, for a reader."""
+    Of the mask `formula` (over the variables `names`; residue order already applied), the query rows `rows` = [first, last]
+    and the keys 0 … `keys` (expressions of the program), segment number `part` of the live keys is covered here: `full` tiles
+    need neither mask nor tail guard, `left` and `right` apply both, `all` is an unsplit loop.  Loops of one block with one
+    formula and rows cover all live keys together.  `because` is the constraint, for a reader."""
 
     formula: Expr
     rows: tuple[Expr, Expr]
     segment: Segment
     part: int
     because: str
+    keys: Expr | None = None  # None: not stated, and coverage is not checked
+    names: tuple[str, str] = ("q", "k")
 
 
 @dataclass(frozen=True)
@@ -458,7 +464,9 @@ def map_exprs(s: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
         case While():
             return replace(s, cond=f(s.cond))
         case For():
-            proof = s.proof and replace(s.proof, rows=(f(s.proof.rows[0]), f(s.proof.rows[1])))
+            proof = s.proof
+            if proof is not None:
+                proof = replace(proof, rows=(f(proof.rows[0]), f(proof.rows[1])), keys=maybe(proof.keys))
             return replace(s, lo=f(s.lo), hi=f(s.hi), proof=proof)
         case _:
             return s

@@ -180,19 +180,23 @@ def _program(t: Any, notes: tuple[str, ...]) -> Program:
     for c in t.children:
         parts.setdefault(str(c.data), []).append(c.children)
     ((name, target),) = parts["header"]
-    ((tiles, ctas, order),) = parts["grid"]
+    ((coords, tiles, ctas, order),) = parts["grid"]
     return Program(
         name=".".join(map(str, name.children)) if name.data == "dotted" else _word(name),
         target=_word(target),
         tile=tuple((str(c.children[0]), _integer(c.children[1])) for cs in parts.get("tile", ()) for c in cs),
         extents=tuple(str(n) for names in parts.get("extent", ()) for n in names),
         tensors=tuple(_global(c) for c in parts.get("tensor", ())),
-        grid=Grid(_expr(tiles), _expr(ctas), _word(order)),
+        grid=Grid(_expr(tiles), _expr(ctas), _word(order), _coords(coords)),
         buffers=tuple(_buffer(c[0], "shared") for c in parts.get("shared", ())),
         barriers=tuple(_barrier(c) for c in parts.get("barrier", ())),
         roles=tuple(_role(c) for c in parts.get("role", ())),
         notes=notes,
     )
+
+
+def _coords(t: Any) -> tuple[tuple[str, Expr], ...]:
+    return tuple((str(c.children[0]), _expr(c.children[1])) for c in t.children if c is not None)
 
 
 def _global(c: list[Any]) -> Global:
@@ -288,7 +292,8 @@ def _compute(c: list[Any]) -> Stmt:
 
 def _load(c: list[Any]) -> Stmt:
     clauses = _clauses(c[2:])
-    return nodes.Load(_slot(c[0]), *_access(c[1]), _one(clauses.get("where")), _one(clauses.get("other")) or Int(0))
+    where, other = _one(clauses.get("where")), _one(clauses.get("other"))
+    return nodes.Load(_slot(c[0]), *_access(c[1]), where, other or Int(0), "box" in clauses)
 
 
 def _store(c: list[Any]) -> Stmt:
@@ -332,9 +337,12 @@ def _for(c: list[Any]) -> Stmt:
 
 
 def _proof(c: list[Any]) -> Proof:
-    segment, part, first, last, formula, because = c
+    segment, part, first, last, *rest, formula, because = c
+    clauses = _clauses(rest)
     kind: Any = str(segment.children[0])
-    return Proof(_expr(formula), (_expr(first), _expr(last)), kind, int(part), _word(because))
+    rows = (_expr(first), _expr(last))
+    q, k = (str(n) for n in clauses["over"].children) if "over" in clauses else ("q", "k")
+    return Proof(_expr(formula), rows, kind, int(part), _word(because), _one(clauses.get("keys")), (q, k))
 
 
 _BUILD: dict[str, Callable[[list[Any]], Stmt]] = {

@@ -30,6 +30,7 @@ from tilec.ir.nodes import (
     Mma,
     Priority,
     Program,
+    Proof,
     Role,
     Seek,
     Slot,
@@ -70,7 +71,8 @@ def _program(p: Program) -> Iterator[str]:
     if p.extents:
         yield "extent " + ", ".join(p.extents)
     yield from (_global(t) for t in p.tensors)
-    yield f"grid tiles {show(p.grid.tiles)} ctas {show(p.grid.ctas)} order {word(p.grid.order)}"
+    coords = ", ".join(f"{n} = {show(e)}" for n, e in p.grid.coords)
+    yield f"grid {coords + ' ' if coords else ''}tiles {show(p.grid.tiles)} ctas {show(p.grid.ctas)} order {word(p.grid.order)}"
     yield from (f"shared {_buffer(b)}" for b in p.buffers)
     yield from (_barrier(b) for b in p.barriers)
     for role in p.roles:
@@ -123,11 +125,7 @@ def _block(body: tuple[Stmt, ...], indent: str) -> Iterator[str]:
         match s:
             case For():
                 if s.proof is not None:
-                    f, (first, last) = s.proof, s.proof.rows
-                    yield (
-                        f"{indent}{STEP}proof {f.segment} part {f.part} rows {show(first)} .. {show(last)} "
-                        f"mask {show(f.formula)} because {json.dumps(f.because)}"
-                    )
+                    yield indent + STEP + _proof(s.proof)
                 yield from _block(s.body, indent + STEP)
             case While() | Cluster():
                 yield from _block(s.body, indent + STEP)
@@ -138,6 +136,14 @@ def _block(body: tuple[Stmt, ...], indent: str) -> Iterator[str]:
                     yield from _block(s.orelse, indent + STEP)
             case Compute() if s.during:
                 yield from _block(s.during, indent + STEP)
+
+
+def _proof(f: Proof) -> str:
+    keys = "" if f.keys is None else f" keys {show(f.keys)}"
+    names = "" if f.names == ("q", "k") else f" over {f.names[0]}, {f.names[1]}"
+    rows = f"{show(f.rows[0])} .. {show(f.rows[1])}"
+    mask = f"mask {show(f.formula)} because {json.dumps(f.because)}"
+    return f"proof {f.segment} part {f.part} rows {rows}{keys}{names} {mask}"
 
 
 def _bar(b: Bar) -> str:
@@ -163,7 +169,8 @@ def _line(s: Stmt) -> str:
             return f"{show_slot(s.dst)} = {show(s.value)}{when}"
         case Load():
             other = "" if s.other is Int(0) else f" other {show(s.other)}"
-            return f"load {show_slot(s.dst)} = {_access(s.tensor, s.index)}{_where(s.where)}{other}"
+            box = " box" if s.box else ""
+            return f"load {show_slot(s.dst)} = {_access(s.tensor, s.index)}{_where(s.where)}{other}{box}"
         case Store():
             over = f" over {', '.join(s.axes)}" if s.axes else ""
             return f"store {_access(s.tensor, s.index)}{over} = {show(s.value)}{_where(s.where)}"

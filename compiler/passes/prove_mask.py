@@ -95,7 +95,7 @@ class _Splitter:
             normal, rows, keys = klass.normal, klass.rows, klass.keys
         assumes = (compare("<", self.rows[1], rows), *attn.assumes)
         bounds = k_bounds(normal, *self.rows, keys, assumes, name=f"{attn.k}_edge")
-        self.formula = normal.mask
+        self.formula, self.keys = normal.mask, keys
         self.seeks = tuple(self._memory(s) for s in bounds.seeks)
         self.segments = tile_segments(bounds, self.size)
 
@@ -162,7 +162,8 @@ class _Splitter:
                 ]
                 for n, (which, empty, body) in enumerate(parts):
                     if not empty:
-                        proof = Proof(self.formula, self.rows, which, part, segment.because)
+                        names = (self.attn.q, self.attn.k)
+                        proof = Proof(self.formula, self.rows, which, part, segment.because, self.keys, names)
                         out.append(For(s.var, numbers[n], numbers[n + 1], body, proof))
         return tuple(out)
 
@@ -256,7 +257,7 @@ def _by_class(program: Program, attn: Attention, residue: Residue) -> Program:
             case Compute(Slot(name), _) if name == attn.k:
                 return (Compute(Slot(name), add(key, klass.key_class)),)
             case For() if s.proof is not None:
-                proof = replace(s.proof, formula=klass.normal.mask)
+                proof = replace(s.proof, formula=klass.normal.mask, keys=klass.keys)
                 return (replace(s, hi=cdiv(klass.keys, size[attn.k]), proof=proof),)
             case Cluster("map", _):
                 return (Cluster("map", map_lets(coords, Var("cta"))),)

@@ -11,6 +11,7 @@ from tilec.ir.attention import Attention, Dtype, Tensor
 from tilec.ir.build import add, all_of, call, cdiv, compare, mul, sub, where
 from tilec.ir.expr import (
     NEG_INFINITY,
+    ONE,
     ZERO,
     Expr,
     Fetch,
@@ -42,6 +43,7 @@ class TileBody:
         self.attn = attn
         self.axes = {name: Axis(name, size) for name, size in tiles.items()}
         self.buffers: dict[str, Buffer] = {}
+        self.tile_of: dict[str, str] = {}  # a query, key or value tensor -> the buffer of its tile
         self.held: dict[Expr, Expr] = {}  # a read of memory -> the scalar or tile that holds it
         q, k = attn.q, attn.k
         self.q_tile, self.k_tile = self._buffer(q, "i32", q), self._buffer(k, "i32", k)
@@ -69,8 +71,9 @@ class TileBody:
         scores = self._score_statements()
         j = Var(local(attn, "j"))
         position = Compute(Slot(self.k_tile), add(mul(j, self.axes[attn.k].size), Iota(attn.k)))
-        tiles = cdiv(attn.index(attn.k).extent, self.axes[attn.k].size)
-        proof = Proof(attn.mask, (first, last), "all", 0, "every key tile, masked per element")
+        keys, names = attn.index(attn.k).extent, (attn.q, attn.k)
+        tiles = cdiv(keys, self.axes[attn.k].size)
+        proof = Proof(attn.mask, (first, last), "all", 0, "every key tile, masked per element", keys, names)
 
         def loop(*body: Stmt) -> For:
             return For(j.name, ZERO, tiles, (position, *body), proof)
@@ -90,15 +93,8 @@ class TileBody:
         """scores = the scaled product, through the score lines, -inf where the mask is false or the key does not exist."""
         attn = self.attn
         out: list[Stmt] = []
-        for n, (query, key) in enumerate(attn.pairs):
-            out.append(self._load(attn.tensor(key), attn.contracted[n]))
-            a, b = Slot(f"{query}_tile"), Slot(f"{key}_tile")
-            out.append(Mma(Slot(self.scores), a, b, accumulate=n > 0))
-        scale = attn.scale
-        for t in (attn.tensor(n) for n in attn.pairs[0]):
-            if t.scaled is not None:
-                scale = mul(scale, t.scaled)
-        lines = (mul(scale, Var("s")), *attn.scores)
+        product = self._products(out)
+        lines = (mul(attn.scale, product), *attn.scores)
         keys = [e for line in (*lines, attn.mask) for e in self._fetches(line) if attn.k in free_vars(e)]
         out += self._loads(dict.fromkeys(keys))
         for line in lines:
@@ -106,6 +102,29 @@ class TileBody:
         live = all_of(self._tile_value(attn.mask), self._exists(attn.k))
         out.append(Compute(Slot(self.scores), where(live, Read(self.scores), NEG_INFINITY)))
         return tuple(out)
+
+    def _products(self, out: list[Stmt]) -> Expr:
+        """Appends the products of all pairs and gives their sum, with descale factors, over `s` (the score tile).
+
+        Pairs with equal factors accumulate in one tile; every other pair gets a tile of its own."""
+        attn = self.attn
+        groups: dict[Expr, str] = {}
+        for n, (query, key) in enumerate(attn.pairs):
+            factor: Expr = ONE
+            for t in (attn.tensor(query), attn.tensor(key)):
+                if t.scaled is not None:
+                    factor = mul(factor, t.scaled)
+            first = factor not in groups
+            if first:
+                groups[factor] = self._buffer(f"{query}_product", "f32", attn.q, attn.k) if groups else self.scores
+            out.append(self._load(attn.tensor(key), attn.contracted[n]))
+            a, b = Slot(self.tile_of[query]), Slot(self.tile_of[key])
+            out.append(Mma(Slot(groups[factor]), a, b, accumulate=not first))
+        terms = [mul(f, Var("s") if name == self.scores else Read(name)) for f, name in groups.items()]
+        total = terms[0]
+        for term in terms[1:]:
+            total = add(total, term)
+        return total
 
     def _weight_statements(self) -> tuple[Stmt, ...]:
         """weights = exp(scores - row_max); row_sum and acc gather them; acc sees them rounded to the value's dtype."""
@@ -121,9 +140,9 @@ class TileBody:
             out.append(Compute(Slot(self.weights), self._dropped(attn.dropout.p)))
         out.append(Compute(Slot(self.rounded), Read(self.weights)))
         value = attn.tensor(attn.value)
-        if f"{value.name}_tile" not in {f"{key}_tile" for _, key in attn.pairs}:
+        if value.name not in {key for _, key in attn.pairs}:
             out.append(self._load(value, attn.feature))
-        out.append(Mma(Slot(self.acc), Slot(self.rounded), Slot(f"{value.name}_tile"), accumulate=True))
+        out.append(Mma(Slot(self.acc), Slot(self.rounded), Slot(self.tile_of[value.name]), accumulate=True))
         return tuple(out)
 
     def _dropped(self, p: float) -> Expr:
@@ -187,9 +206,9 @@ class TileBody:
         """`T_tile` = the tile of a query, key or value tensor."""
         attn = self.attn
         row = attn.q if tensor.slot == "query" else attn.k
-        name = f"{tensor.name}_tile"
-        if name not in self.buffers:
-            self.buffers[name] = Buffer(name, "register", tensor.dtype, (self.axes[row], self.axes[feature]))
+        if tensor.name not in self.tile_of:
+            self.tile_of[tensor.name] = self._buffer(f"{tensor.name}_tile", tensor.dtype, row, feature)
+        name = self.tile_of[tensor.name]
         index = storage.address(attn, tensor, self._at())
         return Load(Slot(name), tensor.name, index, self._guard(row, feature))
 

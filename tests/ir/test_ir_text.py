@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 
 import pytest
 from hypothesis import example, given, settings
@@ -53,7 +54,7 @@ plain = st.one_of(
     st.builds(n.Let, names, small),
     st.builds(n.Seek, names, small, small, small),
     st.builds(n.Compute, slots, small),
-    st.builds(n.Load, slots, names, many, maybe, small),
+    st.builds(n.Load, slots, names, many, maybe, small, st.booleans()),
     st.builds(n.Store, names, many, small, st.lists(names, max_size=3).map(tuple), maybe),
     st.builds(n.Mma, slots, slots, slots, st.booleans(), st.none() | texts),
     st.builds(n.Copy, slots, names, many, maybe, bars),
@@ -121,7 +122,7 @@ programs = st.builds(
         st.builds(n.Global, names, st.sampled_from(["in", "param", "out", "table", "counter"]), dtypes, many),
         max_size=2,
     ).map(tuple),
-    st.builds(n.Grid, small, small, texts),
+    st.builds(n.Grid, small, small, texts, st.lists(st.tuples(names, small), max_size=2).map(tuple)),
     _buffers("shared"),
     st.lists(barriers, max_size=2).map(tuple),
     st.lists(roles, max_size=2).map(tuple),
@@ -166,6 +167,19 @@ def test_readings(text: str, same: Expr):
 
 
 HEADER = "program p on cpu\ngrid tiles 1 ctas 1 order linear\n"
+
+
+@pytest.mark.parametrize(
+    "node", [*n.Stmt.__subclasses__(), n.Proof, n.Slot, n.Window, n.Bar, n.Buffer, n.Barrier, n.Role, n.Grid]
+)
+def test_every_field_is_in_the_random_programs(node: type):
+    """A field that the strategies above leave at its default would be lost in printing without being noticed."""
+    covered = {
+        "Let": 2, "Seek": 4, "Compute": 5, "Load": 6, "Store": 5, "Mma": 5, "Copy": 6, "Await": 2, "Wait": 2, "Arrive": 1,
+        "Sync": 1, "Claim": 2, "Priority": 1, "Fence": 1, "If": 3, "For": 7, "While": 2, "Cluster": 2, "Proof": 7, "Slot": 3,
+        "Window": 3, "Bar": 2, "Buffer": 7, "Barrier": 5, "Role": 8, "Grid": 4,
+    }  # fmt: skip
+    assert len(fields(node)) == covered[node.__name__]
 
 
 def test_comments_blank_lines_and_broken_lines_are_layout():
