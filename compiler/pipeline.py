@@ -23,8 +23,9 @@ from tilec.passes.choose_tiles import Choice, choose_tiles
 from tilec.passes.lower_attention import lower_attention
 from tilec.passes.map_blocks import BlockMap, map_blocks
 from tilec.passes.online_softmax import online_softmax
-from tilec.passes.prove_mask import MaskOptions, prove_mask
+from tilec.passes.prove_mask import MaskOptions, prove_mask, residue_order
 from tilec.passes.tidy import tidy
+from tilec.passes.use_boxes import use_boxes
 from tilec.schedule import EMPTY, Schedule
 from tilec.targets import Backend, Target
 from tilec.targets import target as target_of
@@ -36,29 +37,50 @@ CPU_TILE = 64  # rows and keys of a tile where the interpreter runs: NumPy's cos
 
 @dataclass(frozen=True)
 class Case:
-    """What decides: the kernel, the machine, who prints, what the spec says of the how."""
+    """What decides: the kernel, the machine, who prints, what the spec says of the how, and whether base addresses and
+    strides of the call are multiples of 16 bytes."""
 
     attn: Attention
     target: Target
     backend: Backend
     schedule: Schedule
+    aligned: bool
+
+    @property
+    def boxes(self) -> bool:
+        """Whether tiles of keys may come through tensor maps: needs dense storage walked in order."""
+        dense = self.attn.index(self.attn.k).storage.kind == "dense"
+        in_order = not (mask_options(self).residue and residue_order(self.attn))
+        return self.aligned and self.backend.name == "triton" and "tma" in self.target.features and dense and in_order
 
 
 Pass = tuple[str, Callable[[Program], Program]]
 
 
-def lower(attn: Attention, target: str, schedule: Schedule | None = None, backend: str | None = None) -> Program:
+def lower(
+    attn: Attention,
+    target: str,
+    schedule: Schedule | None = None,
+    backend: str | None = None,
+    *,
+    aligned: bool = False,
+) -> Program:
     """The lowered program.  Raises Faults (E08, E09) for a schedule or a dtype that the target or backend cannot take."""
-    *_, (_, program) = stages(attn, target, schedule, backend)
+    *_, (_, program) = stages(attn, target, schedule, backend, aligned=aligned)
     return program
 
 
 def stages(
-    attn: Attention, target: str, schedule: Schedule | None = None, backend: str | None = None
+    attn: Attention,
+    target: str,
+    schedule: Schedule | None = None,
+    backend: str | None = None,
+    *,
+    aligned: bool = False,
 ) -> Iterator[tuple[str, Program]]:
     """(pass name, program after it), in order."""
     machine = target_of(target)
-    case = Case(attn, machine, choose_backend(machine, backend), schedule or EMPTY)
+    case = Case(attn, machine, choose_backend(machine, backend), schedule or EMPTY, aligned)
     check_target(attn, machine)
     check_schedule(attn, case.schedule, machine, case.backend)
     program = lower_attention(attn, target)
@@ -77,8 +99,14 @@ def passes(case: Case) -> tuple[Pass, ...]:
         ("online_softmax", lambda p: online_softmax(p, attn.q, attn.k)),
         ("choose_tiles", lambda p: choose_tiles(p, attn, tile_choice(case), power_of_two=padded)),
         ("map_blocks", lambda p: map_blocks(p, block_map(case))),
+        *([("use_boxes", lambda p: use_boxes(p, key_tensors(attn)))] if case.boxes else []),
         ("tidy", tidy),
     )
+
+
+def key_tensors(attn: Attention) -> frozenset[str]:
+    """Keys and values: what each step of the loop reads."""
+    return frozenset((*(key for _, key in attn.pairs), attn.value))
 
 
 def mask_options(case: Case) -> MaskOptions:
@@ -95,7 +123,7 @@ def tile_choice(case: Case) -> Choice:
     if not case.target.modelled:
         q, k = (pinned.get(n, (CPU_TILE,))[0] for n in (attn.q, attn.k))
         return Choice(q, k, warps, s.stages, "spec" if pinned else "default")
-    found = record.lookup(attn, case.target.name, case.backend.name)
+    found = record.lookup(attn, case.target.name, case.backend.name, "box" if case.boxes else "pointer")
     if found is not None:
         e = found.shape
         allowed = all(size in pinned.get(n, (size,)) for n, size in ((attn.q, e.q), (attn.k, e.k)))

@@ -36,7 +36,7 @@ class Triton:
 
     def compile(self, attn: Attention, target: str, schedule: Schedule, variant: Variant) -> Artifact:
         """Lowers and prints `attn`.  Raises the faults of the pipeline, TargetFault E0914 for what Triton cannot do there."""
-        from tilec.backends.triton.emit import arguments, emit, function_name
+        from tilec.backends.triton.emit import emit
         from tilec.backends.triton.limits import check_limits
         from tilec.ir.expr import show
         from tilec.ir.nodes import For, walk
@@ -44,22 +44,23 @@ class Triton:
         from tilec.pipeline import lower
 
         check_limits(attn, target)
-        program = lower(attn, target, schedule, self.name)
+        program = lower(attn, target, schedule, self.name, aligned="aligned" in variant.features)
         role = program.roles[0]
         stages = [s.stages for s in walk(role.body) if isinstance(s, For) and s.stages]
+        printed = emit(program, interpret=target == "cpu")
         metadata = {
-            "function": function_name(program),
-            "arguments": list(arguments(program)),
-            "tensors": [[t.name, t.mode, t.dtype, len(t.dims)] for t in program.tensors],
-            "extents": list(program.extents),
+            "function": printed.function,
+            "arguments": [[p.name, p.kind, p.of, p.dimension] for p in printed.parameters],
+            "constants": dict(printed.constants),
+            "boxes": printed.boxes,
+            "tensors": {t.name: [t.mode, t.dtype, len(t.dims)] for t in program.tensors},
             "tile": dict(program.tile),
             "ctas": show(program.grid.ctas),
             "warps": role.warps or 4,
             "stages": max(stages, default=1),
             "interpret": target == "cpu",
         }
-        source = emit(program, interpret=target == "cpu")
-        sources = {f"{attn.name}_{target}.triton.py": source, PROGRAM: show_program(program)}
+        sources = {f"{attn.name}_{target}.triton.py": printed.text, PROGRAM: show_program(program)}
         return Artifact(attn.name, target, self.name, variant, sources, metadata)
 
 

@@ -6,7 +6,10 @@ import hashlib
 import linecache
 import types
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    pass
 
 POINTERS = {
     "bf16": "*bf16",
@@ -40,34 +43,56 @@ def gpu_target(target: str) -> Any:
 
 
 def compile_kernel(name: str, source: str, metadata: Mapping[str, Any], target: str, *, aligned: bool) -> Any:
-    """Triton's CompiledKernel for `target`.  `aligned`: base addresses and strides of float tensors of the products are
+    """Triton's CompiledKernel for `target`.  `aligned`: base addresses and strides of the tensors of the products are
     multiples of 16 bytes, which lets loads be wide."""
     import triton
     from triton.compiler import ASTSource
 
     function = getattr(module_of(name, source), metadata["function"])
-    signature, attributes = types_of(metadata, aligned=aligned)
-    signature |= dict.fromkeys(metadata["tile"], "constexpr")
+    signature, divisors = types_of(metadata, aligned=aligned)
+    signature |= dict.fromkeys(metadata["constants"], "constexpr")
     names = list(signature)
-    attrs = {(names.index(n),): [["tt.divisibility", d]] for n, d in attributes.items()}
-    kernel = ASTSource(function, signature, dict(metadata["tile"]), attrs)
+    attrs = {(names.index(n),): [["tt.divisibility", d]] for n, d in divisors.items()}
+    kernel = ASTSource(function, signature, dict(metadata["constants"]), attrs)
     options = {"num_warps": metadata["warps"], "num_stages": metadata["stages"]}
     return triton.compile(kernel, target=gpu_target(target), options=options)
 
 
 def types_of(metadata: Mapping[str, Any], *, aligned: bool) -> tuple[dict[str, str], dict[str, int]]:
-    """Triton type of each runtime argument, and the divisor known of some: pointers by dtype, strides i64, extents i32."""
+    """Triton type of each runtime argument, and the divisor known of some.
+
+    Pointers and boxes by dtype, strides i64, extents i32."""
     kinds: dict[str, str] = {}
     divisors: dict[str, int] = {}
-    for tensor, mode, dtype, rank in metadata["tensors"]:
-        kinds[f"{tensor}_ptr"] = POINTERS[dtype]
-        if aligned and mode in ("in", "out") and dtype in WIDTH:
-            divisors[f"{tensor}_ptr"] = ALIGNMENT
-            divisors |= {f"{tensor}_s{n}": ALIGNMENT // WIDTH[dtype] for n in range(rank - 1)}
-    for argument in metadata["arguments"]:
-        if argument not in kinds:
-            kinds[argument] = "i32" if argument in metadata["extents"] else "i64"
-    return {a: kinds[a] for a in metadata["arguments"]}, divisors
+    for name, kind, of, dimension in metadata["arguments"]:
+        if kind == "extent":
+            kinds[name] = "i32"
+            continue
+        mode, dtype, rank = metadata["tensors"][of]
+        if kind == "box":
+            kinds[name] = f"tensordesc<{POINTERS[dtype].removeprefix('*')}{metadata['boxes'][of]}>"
+            continue
+        if kind == "box":
+            kinds[name] = f"tensordesc<{POINTERS[dtype][1:]}{list(metadata['boxes'][of])}>"
+            continue
+        kinds[name] = POINTERS[dtype] if kind == "pointer" else "i64"
+        if aligned and mode in ("in", "out") and dtype in WIDTH and (kind == "pointer" or dimension < rank - 1):
+            divisors[name] = ALIGNMENT if kind == "pointer" else ALIGNMENT // WIDTH[dtype]
+    return kinds, divisors
+
+
+def machine_code(artifact: Artifact) -> dict[str, bytes]:
+    """Assembly and binary of an artifact by file name, made without a device; none of one for the interpreter."""
+    if artifact.metadata["interpret"]:
+        return {}
+    name = next(n for n in artifact.sources if n.endswith(".triton.py"))
+    aligned = "aligned" in artifact.variant.features
+    kernel = compile_kernel(name, artifact.sources[name], artifact.metadata, artifact.target, aligned=aligned)
+    made = {kind: kernel.asm[kind] for kind in ("ptx", "cubin", "amdgcn", "hsaco") if kind in kernel.asm}
+    return {
+        f"{artifact.kernel}_{artifact.target}.{kind}": x if isinstance(x, bytes) else x.encode()
+        for kind, x in made.items()
+    }
 
 
 WIDTH = {"bf16": 2, "f16": 2, "e4m3": 1, "e5m2": 1}

@@ -3,15 +3,23 @@
 Nothing is decided here: loops, masks, tile sizes, block map, pipelining depth and every expression come from the program.  The
 source is meant to be read: names are the spec's, `K_tile` is a tile of tensor K, `lane_d` counts along axis d.
 
-Conventions of the generated function: for each tensor a pointer and the strides of all dimensions but the last, which is
-contiguous; then the call's extents; then tile constants.  Offsets are 64-bit.
+Parameters of the generated function, those that it uses: for each tensor a pointer and the strides of all dimensions but the
+last, which is contiguous (a param has one for the last as well); the call's extents; tile constants.  Offsets are 64-bit.
 """
 
 from __future__ import annotations
 
-from tilec.backends.triton.expressions import DTYPES, NARROW, Expressions, stride
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from tilec.arith.evaluate import evaluate
+from tilec.backends.triton.expressions import DTYPES, Expressions
+from tilec.backends.triton.names import Names
 from tilec.backends.triton.prelude import prelude
-from tilec.ir.expr import Expr, Int, Read, Var, substitute
+from tilec.backends.triton.wrap import INDENT, WIDTH, assignment, statement
+from tilec.ir.expr import Expr, Int, Iota, Var, substitute
+from tilec.ir.expr import walk as expressions
 from tilec.ir.nodes import (
     Buffer,
     Cluster,
@@ -26,37 +34,75 @@ from tilec.ir.nodes import (
     Seek,
     Stmt,
     Store,
+    While,
     walk,
 )
+from tilec.passes.use_boxes import corner
 
-INDENT = "    "
 PROBES = 128  # lanes of one search round: one load of a warpgroup
+FLOATS = ("bf16", "f16", "f32", "e4m3", "e5m2")
+SEGMENTS = {"all": "every tile, masked", "left": "masked", "full": "no mask", "right": "masked"}
 
 
-def emit(program: Program, *, interpret: bool = False) -> str:
-    """Source of a module with one `@triton.jit` function, named `function_name(program)`.
+@dataclass(frozen=True)
+class Parameter:
+    """A runtime argument: `of` is the tensor, or the extent; `dimension` of a stride.  A box is a tensor map."""
+
+    name: str
+    kind: Literal["pointer", "box", "stride", "extent"]
+    of: str
+    dimension: int = 0
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A module with one `@triton.jit` function.  `constants`: (name, value) of its tile constants, after `parameters`.
+    `boxes`: tensors read through a tensor map, and the extents of their box."""
+
+    text: str
+    function: str
+    parameters: tuple[Parameter, ...]
+    constants: tuple[tuple[str, int], ...]
+    boxes: dict[str, list[int]]
+
+
+def emit(program: Program, *, interpret: bool = False) -> Printed:
+    """The source of `program`.
 
     `interpret`: for Triton's CPU interpreter, which has no inline assembly.  Raises ValueError for a program that
     has concurrent roles or asynchronous operations: those are for native backends."""
     return _Emitter(program, interpret).module()
 
 
-def function_name(program: Program) -> str:
-    """Name of the kernel function."""
-    return f"{program.name}_forward"
-
-
-def arguments(program: Program) -> tuple[str, ...]:
-    """Runtime arguments in order: pointers, strides in elements (see `strided_dimensions`), extents."""
-    out = [f"{t.name}_ptr" for t in program.tensors]
-    for t in program.tensors:
-        out += [stride(t.name, n) for n in strided_dimensions(t)]
-    return (*out, *program.extents)
+def box_of(program: Program, s: Load) -> tuple[Expr, ...]:
+    """Extents of the box that `s` fetches, one for each dimension of its tensor."""
+    sizes = {a.name: a.size for b in program.roles[0].buffers for a in b.axes}
+    lanes = ([x.axis for x in walk_expr(i) if isinstance(x, Iota)] for i in s.index)
+    return tuple(sizes[axes[0]] if axes else Int(1) for axes in lanes)
 
 
 def strided_dimensions(t: Global) -> range:
-    """Dimensions whose stride is an argument: all of a param's, all but the last of other tensors."""
+    """Dimensions whose stride is an argument."""
     return range(len(t.dims) if t.mode == "param" else len(t.dims) - 1)
+
+
+def boxes_of(program: Program) -> dict[str, list[int]]:
+    """Tensors that are read as boxes, and the extents of a box, one per dimension."""
+    sizes = dict(program.tile)
+    boxes: dict[str, list[int]] = {}
+    for role in program.roles:
+        tiles = {b.name: {a.name: a.size for a in b.axes} for b in role.buffers}
+        for s in walk(role.body):
+            if isinstance(s, Load) and s.box:
+                lanes = [next((x.axis for x in expressions(i) if isinstance(x, Iota)), None) for i in s.index]
+                axes = tiles[s.dst.buffer]
+                boxes[s.tensor] = [1 if a is None else _size(axes[a], sizes) for a in lanes]
+    return boxes
+
+
+def _size(e: Expr, sizes: dict[str, int]) -> int:
+    assert isinstance(e, Int | Var)
+    return e.value if isinstance(e, Int) else sizes[e.name]
 
 
 class _Emitter:
@@ -66,97 +112,141 @@ class _Emitter:
         self.program = program
         self.role = program.roles[0]
         self.interpret = interpret
+        self.function = f"{program.name}_forward"
+        self.names = Names((self.function,))
+        self.boxes = boxes_of(program)
+        self.parameters = self._parameters()
         self.buffers = {b.name: b for b in self.role.buffers}
-        order: dict[str, None] = {}
-        for b in self.role.buffers:
-            for a in b.axes:
-                order.setdefault(a.name)
         self.sizes = {a.name: a.size for b in self.role.buffers for a in b.axes}
         tables = {b.name for b in self.role.buffers if b.dtype == "i32" and len(b.axes) == 1}
         loops = frozenset(s.var for s in walk(self.role.body) if isinstance(s, For))
         positive = {"cta", *program.extents, *(name for name, _ in program.tile), *tables}
-        self.x = Expressions(self.buffers, {t.name: t for t in program.tensors}, tuple(order), positive, loops)
+        tensors = {t.name: t for t in program.tensors}
+        self.x = Expressions(self.names, self.buffers, tensors, tuple(self.sizes), positive, loops)
         self.coordinates = False  # inside cluster `map`, whose scalars are never negative
         self.lines: list[str] = []
         self.bases: dict[tuple[str, tuple[Expr, ...]], str] = {}
 
+    def _parameters(self) -> list[Parameter]:
+        """All that the kernel could use; their names come before any other."""
+        names, p = self.names, self.program
+        out = [
+            Parameter(names.box(t.name), "box", t.name)
+            if t.name in self.boxes
+            else Parameter(names.pointer(t.name), "pointer", t.name)
+            for t in p.tensors
+        ]
+        for t in p.tensors:
+            out += [Parameter(names.stride(t.name, n), "stride", t.name, n) for n in strided_dimensions(t)]
+        return out + [Parameter(names.scalar(e), "extent", e) for e in p.extents]
+
     # ------------------------------------------------------------------------------------------ module
 
-    def module(self) -> str:
-        name = function_name(self.program)
+    def module(self) -> Printed:
+        p = self.program
+        constants = [(self.names.scalar(c), n) for c, n in p.tile]
+        cta = self.names.scalar("cta")
         self.block(self.role.body, 1)
         body, self.lines = self.lines, []
-        lanes = [f"{INDENT}lane_{a} = tl.arange(0, {self.x.show(size)})" for a, size in self.sizes.items()]
-        used = "\n".join(body)
-        lanes = [line for line in lanes if line.split()[0] in used]
-        parameters = [*arguments(self.program), *(f"{c}: tl.constexpr" for c, _ in self.program.tile)]
-        doc = [f'"""{self.program.name}, forward, for {self.program.target}.', ""]
-        doc += [f"tile    {', '.join(f'{c} = {n}' for c, n in self.program.tile)}"]
-        doc += [f"blocks  {self.program.grid.tiles}, order {self.program.grid.order}"]
-        doc += [*self.program.notes, '"""', ""]
-        return "\n".join(
+        used = set(re.findall(r"\w+", "\n".join(body)))
+        for axis, size in self.sizes.items():
+            if self.names.lane(axis) in used:
+                self.line(1, f"{self.names.lane(axis)} = tl.arange(0, {self.x.show(size)})")
+        used |= set(re.findall(r"\w+", "\n".join(self.lines)))
+        parameters = [q for q in self.parameters if q.name in used]
+        constants = [c for c in constants if c[0] in used]
+        groups = [[q.name for q in parameters if q.kind in k] for k in (("pointer", "box"), ("stride",), ("extent",))]
+        groups.append([f"{c}: tl.constexpr" for c, _ in constants])
+        doc = [f'"""{p.name}, forward, for {p.target}.', ""]
+        doc += [f"tile    {', '.join(f'{c} = {n}' for c, n in p.tile)}"]
+        doc += [f"blocks  {p.grid.tiles}, order {p.grid.order}"]
+        doc += [*p.notes, '"""', ""]
+        text = "\n".join(
             [
                 *doc,
                 "import triton",
                 "import triton.language as tl",
                 "",
-                prelude(self.x.helpers, self.program.target, self.interpret),
+                prelude(self.x.helpers, p.target, self.interpret),
                 "@triton.jit",
-                f"def {name}(",
-                *_wrapped(parameters),
+                f"def {self.function}(",
+                *(line for g in groups for line in _filled(g)),
                 "):",
-                f"{INDENT}cta = tl.program_id(0)",
-                *lanes,
+                f"{INDENT}{cta} = tl.program_id(0)",
+                *self.lines,
                 *body,
                 "",
             ]
         )
+        return Printed(text, self.function, tuple(parameters), tuple(constants), self.boxes)
 
     # ------------------------------------------------------------------------------------------ statements
 
     def line(self, depth: int, text: str) -> None:
         self.lines.append(INDENT * depth + text)
 
+    def assign(self, depth: int, target: str, text: str) -> None:
+        self.lines += assignment(target, text, depth)
+
+    def comment(self, depth: int, text: str) -> None:
+        """Words of a comment, filled."""
+        line = INDENT * depth + "#"
+        for word in text.split(" "):
+            if len(line) + len(word) >= WIDTH:
+                self.lines.append(line)
+                line = INDENT * depth + "#  "
+            line += f" {word}"
+        self.lines.append(line)
+
     def block(self, body: tuple[Stmt, ...], depth: int) -> None:
+        """Statements of one scope: what it defines is not known after it."""
+        known = dict(self.bases)
         for s in body:
-            if not isinstance(s, If):
-                self.hoist(s, depth)
             self.statement(s, depth)
+        self.bases = known
 
     def hoist(self, s: Stmt, depth: int) -> None:
         """The loop-invariant part of each address that `s` needs, once, before it."""
         for x in walk((s,)):
-            if isinstance(x, Load | Store):
-                fixed = tuple(i if self.x.is_base(i) else Int(0) for i in x.index)
+            if isinstance(x, Store) or (isinstance(x, Load) and not x.box):
+                fixed = self.fixed(x)
                 if all(i is Int(0) for i in fixed) or (x.tensor, fixed) in self.bases:
                     continue
-                names = [n for t, n in self.bases.items() if t[0] == x.tensor]
-                base = f"{x.tensor}_base{len(names) or ''}"
-                self.line(depth, f"{base} = {self.x.pointer(x.tensor, fixed).text}")
+                base = self.names.base(x.tensor, fixed)
+                self.assign(depth, base, self.x.pointer(x.tensor, fixed).text)
                 self.bases[x.tensor, fixed] = base
 
-    def base(self, s: Load | Store) -> str | None:
-        fixed = tuple(i if self.x.is_base(i) else Int(0) for i in s.index)
-        return self.bases.get((s.tensor, fixed))
+    def fixed(self, s: Load | Store) -> tuple[Expr, ...]:
+        """The index of `s` with 0 for what varies in a tile or in the key loop."""
+        return tuple(i if self.x.is_base(i) else Int(0) for i in s.index)
+
+    def address(self, s: Load | Store, axes: tuple[str, ...]) -> str:
+        pointer = self.x.pointer(s.tensor, s.index, self.bases.get((s.tensor, self.fixed(s))))
+        return self.x.expand(pointer, axes).text
 
     def statement(self, s: Stmt, depth: int) -> None:
         match s:
             case Let(name, value):
-                if self.coordinates or self.x.is_nonnegative(value):
-                    self.x.nonnegative.add(name)
-                self.line(depth, f"{name} = {self.x.show(value)}")
+                self.scalar(name, value)
+                self.assign(depth, self.names.scalar(name), self.x.show(value))
             case Seek():
                 self.seek(s, depth)
             case Compute(dst, value):
-                self.line(depth, f"{dst.buffer} = {self.value(self.buffers[dst.buffer], value)}")
+                self.assign(depth, self.names.buffer(dst.buffer), self.value(self.buffers[dst.buffer], value))
             case Load():
+                self.hoist(s, depth)
                 self.load(s, depth)
             case Store():
+                self.hoist(s, depth)
                 self.store(s, depth)
             case Mma():
                 self.mma(s, depth)
             case For():
+                self.hoist(s, depth)
                 self.loop(s, depth)
+            case While(cond, body):
+                self.line(depth, f"while {self.x.show(cond)}:")
+                self.block(body, depth + 1)
             case If(cond, then, orelse):
                 self.line(depth, f"if {self.x.show(cond)}:")
                 self.block(then, depth + 1)
@@ -164,43 +254,52 @@ class _Emitter:
                     self.line(depth, "else:")
                     self.block(orelse, depth + 1)
             case Cluster(kind, body):
-                if kind != "map":
-                    self.line(depth, f"# {kind}")
+                order = f": tile coordinates, {self.program.grid.order}" if kind == "map" else ""
+                self.comment(depth, kind + order)
                 self.coordinates = kind == "map"
-                self.block(body, depth)
+                for inner in body:
+                    self.statement(inner, depth)
                 self.coordinates = False
             case _:
                 raise ValueError(f"the triton backend has no text for {type(s).__name__}")
+
+    def scalar(self, name: str, value: Expr) -> None:
+        """Notes what is known of a scalar from its value."""
+        if self.coordinates or self.x.is_nonnegative(value):
+            self.x.nonnegative.add(name)
+        if self.x.kind(value) == "float":
+            self.x.floats.add(name)
 
     def loop(self, s: For, depth: int) -> None:
         if s.down:
             raise ValueError("the triton backend walks keys upwards")
         if s.proof is not None:
-            self.line(depth, f"# {s.proof.segment}: {s.proof.because}")
+            self.comment(depth, f"{s.proof.segment} ({SEGMENTS[s.proof.segment]}): {s.proof.because}")
         if self.x.is_nonnegative(s.lo):
             self.x.nonnegative.add(s.var)
         lo, hi = self.x.show(s.lo), self.x.show(s.hi)
         stages = "" if s.stages is None else f", num_stages={s.stages}"
-        self.line(depth, f"for {s.var} in tl.range({lo}, {hi}{stages}):")
+        self.line(depth, f"for {self.names.scalar(s.var)} in tl.range({lo}, {hi}{stages}):")
         self.block(s.body, depth + 1)
 
     def seek(self, s: Seek, depth: int) -> None:
         """Search by `PROBES` places at once: each round leaves a PROBES-th of the range, so 16384 positions take two loads
         where bisection takes fourteen, one after the other."""
-        name, hi, probe, step = s.name, f"{s.name}_to", f"{s.name}_probe", f"{s.name}_step"
+        wanted = (s.name, f"{s.name}_to", f"{s.name}_step", f"{s.name}_probe", f"{s.name}_below")
         if self.x.is_nonnegative(s.lo):
-            self.x.nonnegative |= {name, hi, probe}
-        self.x.lanes[probe], self.x.fetch_guard = "seek", f", mask={probe} < {hi}"
-        cond = self.x.show(_rename(s.cond, name, probe))
+            self.x.nonnegative |= {s.name, wanted[1], wanted[3]}
+        name, hi, step, probe, below = (self.names.scalar(n) for n in wanted)
+        self.x.lanes[wanted[3]], self.x.fetch_guard = "seek", f", mask={probe} < {hi}"
+        cond = self.x.show(substitute(s.cond, {Var(s.name): Var(wanted[3])}))
         self.x.fetch_guard = ""
-        self.line(depth, f"# {name}: the least from {s.lo} to {s.hi} with {s.cond}")
+        self.comment(depth, f"{s.name}: the least from {s.lo} to {s.hi} with {s.cond}")
         self.line(depth, f"{name} = tl.cast({self.x.show(s.lo)}, tl.int32)")
         self.line(depth, f"{hi} = tl.cast({self.x.show(s.hi)}, tl.int32)")
         self.line(depth, f"while {name} < {hi}:")
         self.line(depth + 1, f"{step} = tl.cdiv({hi} - {name}, {PROBES})")
         self.line(depth + 1, f"{probe} = {name} + {step} * (tl.arange(0, {PROBES}) + 1) - 1")
-        self.line(depth + 1, f"below = ({probe} < {hi}) & ~({cond})")
-        self.line(depth + 1, f"{name} += {step} * tl.sum(below.to(tl.int32))")
+        self.assign(depth + 1, below, f"({probe} < {hi}) & ~({cond})")
+        self.line(depth + 1, f"{name} += {step} * tl.sum({below}.to(tl.int32))")
         self.line(depth + 1, f"{hi} = tl.minimum({hi}, {name} + {step} - 1)")
 
     def value(self, buffer: Buffer, value: Expr) -> str:
@@ -213,7 +312,8 @@ class _Emitter:
             return f"tl.full({shape}, {t.text}, {dtype})"
         if t.axes != axes:
             return f"tl.broadcast_to({self.x.expand(t, axes).text}, {shape})"
-        if isinstance(value, Read) and self.buffers[value.buffer].dtype != buffer.dtype:
+        floating = self.x.kind(value) == "float"
+        if (buffer.dtype != "f32" and floating) or (buffer.dtype == "f32" and not floating):
             return f"{t.at(100)}.to({dtype})"
         return t.text
 
@@ -225,46 +325,45 @@ class _Emitter:
         return f", mask={text}" + ("" if other is None else f", other={other}")
 
     def load(self, s: Load, depth: int) -> None:
-        axes = tuple(a.name for a in self.buffers[s.dst.buffer].axes)
-        pointer = self.x.pointer(s.tensor, s.index, self.base(s))
-        other = self.x.show(s.other)
-        guard = self.guard(s.where, axes, f"{other}.0" if self.buffers[s.dst.buffer].dtype in FLOATS else other)
-        self.line(depth, f"{s.dst.buffer} = tl.load({self.x.expand(pointer, axes).text}{guard})")
+        buffer = self.buffers[s.dst.buffer]
+        axes = tuple(a.name for a in buffer.axes)
+        if s.box:
+            start = ", ".join(self.x.show(i) for i in corner(s.index))
+            shape = ", ".join(self.x.show(a.size) for a in buffer.axes)
+            box = f"{self.names.box(s.tensor)}.load([{start}]).reshape([{shape}])"
+            self.assign(depth, self.names.buffer(buffer.name), box)
+            return
+        other = self.x.show(s.other) + (".0" if buffer.dtype in FLOATS else "")
+        guard = self.guard(s.where, axes, other)
+        self.assign(depth, self.names.buffer(buffer.name), f"tl.load({self.address(s, axes)}{guard})")
 
     def store(self, s: Store, depth: int) -> None:
-        pointer = self.x.pointer(s.tensor, s.index, self.base(s))
-        dtype = DTYPES[self.x.tensors[s.tensor].dtype]
+        dtype = self.x.tensors[s.tensor].dtype
         value = self.x.expand(self.x.text(s.value), s.axes)
-        self.line(depth, f"tl.store({pointer.text}, {value.at(100)}.to({dtype}){self.guard(s.where, s.axes, None)})")
+        rounded = value.text if dtype == "f32" else f"{value.at(100)}.to({DTYPES[dtype]})"
+        self.lines += statement(
+            f"tl.store({self.address(s, s.axes)}, {rounded}{self.guard(s.where, s.axes, None)})", depth
+        )
 
     def mma(self, s: Mma, depth: int) -> None:
         if s.queue is not None:
             raise ValueError("the triton backend has no asynchronous matrix products")
         dst, a, b = (tuple(x.name for x in self.buffers[slot.buffer].axes) for slot in (s.dst, s.a, s.b))
         (shared,) = set(a) & set(b)
-        left = s.a.buffer if a == (dst[0], shared) else f"tl.trans({s.a.buffer})"
-        right = s.b.buffer if b == (shared, dst[1]) else f"tl.trans({s.b.buffer})"
-        dtype = self.buffers[s.a.buffer].dtype
-        if self.interpret and dtype in NARROW:
-            # The interpreter multiplies bf16 and fp8 as integers of that width; products of them are exact in f32.
-            left, right, dtype = f"{left}.to(tl.float32)", f"{right}.to(tl.float32)", "f32"
-        exact = ', input_precision="ieee"' if dtype == "f32" else ""
-        acc = f", {s.dst.buffer}" if s.accumulate else ""
-        self.line(depth, f"{s.dst.buffer} = tl.dot({left}, {right}{acc}{exact})")
+        name, left, right = (self.names.buffer(slot.buffer) for slot in (s.dst, s.a, s.b))
+        left = left if a == (dst[0], shared) else f"tl.trans({left})"
+        right = right if b == (shared, dst[1]) else f"tl.trans({right})"
+        acc = f", {name}" if s.accumulate else ""
+        exact = ', input_precision="ieee"' if self.buffers[s.a.buffer].dtype == "f32" else ""
+        self.assign(depth, name, f"tl.dot({left}, {right}{acc}{exact})")
 
 
-FLOATS = ("bf16", "f16", "f32", "e4m3", "e5m2")
-
-
-def _rename(e: Expr, old: str, new: str) -> Expr:
-    return substitute(e, {Var(old): Var(new)})
-
-
-def _wrapped(names: list[str], width: int = 110) -> list[str]:
+def _filled(names: list[str]) -> list[str]:
+    """A group of parameters, on lines of its own."""
     lines, line = [], INDENT
     for name in names:
-        if len(line) + len(name) > width:
+        if len(line) + len(name) > WIDTH:
             lines.append(line.rstrip())
             line = INDENT
         line += f"{name}, "
-    return [*lines, line.rstrip()]
+    return [*lines, line.rstrip()] if names else []

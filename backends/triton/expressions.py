@@ -11,7 +11,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tilec.ir.expr import OPS, Bool, Expr, Fetch, Float, Int, Iota, Op, Read, Reduce, Var, walk
+from tilec.backends.triton.names import Names
+from tilec.ir.attention import FLOAT_DTYPES
+from tilec.ir.expr import OPS, Bool, Expr, Fetch, Float, Int, Iota, Kind, Op, Read, Reduce, Var, kind_of, walk
 from tilec.ir.nodes import Buffer, Global
 
 DTYPES = {
@@ -38,6 +40,7 @@ FUNCTIONS = {
     "tanh": "tanh",
     "uniform": "uniform",
 }
+FLOAT_FUNCTIONS = ("exp", "exp2", "log", "log2", "sqrt", "tanh")
 ATOM = 100
 
 
@@ -56,16 +59,28 @@ class Text:
 
 @dataclass
 class Expressions:
-    """Prints expressions of one kernel.  `helpers` collects the functions of the prelude that were used."""
+    """Prints expressions of one kernel.
 
+    `order`: all axes; `nonnegative`: scalars and buffers that never are negative; `loop_names`: counters of key loops;
+    `floats`: scalars that are floats.  `helpers` collects the functions of the prelude that were used."""
+
+    names: Names
     buffers: Mapping[str, Buffer]
     tensors: Mapping[str, Global]
     order: tuple[str, ...]
     nonnegative: set[str]
     loop_names: frozenset[str]
+    floats: set[str] = field(default_factory=set)
     helpers: set[str] = field(default_factory=set)
     lanes: dict[str, str] = field(default_factory=dict)  # scalars that a search probes at many places at once
     fetch_guard: str = ""  # which of those places exist
+
+    def kind(self, e: Expr) -> Kind:
+        """Integer, float or boolean."""
+        kinds: dict[str, Kind] = dict.fromkeys(self.floats, "float")
+        dtypes = {t.name: t.dtype for t in self.tensors.values()} | {b.name: b.dtype for b in self.buffers.values()}
+        kinds |= {n: "float" if d in FLOAT_DTYPES else "bool" if d == "bool" else "int" for n, d in dtypes.items()}
+        return kind_of(e, kinds)
 
     def show(self, e: Expr, axes: tuple[str, ...] | None = None) -> str:
         """Text of `e`, expanded to `axes` if given."""
@@ -120,6 +135,8 @@ class Expressions:
             case "//", (Op("+", (x, Op("-", (n, Int(1))))), m) if n is m and self.is_nonnegative(x):
                 return Text(f"tl.cdiv({self.text(x).text}, {self.text(n).text})", self.text(x).axes)
         parts, axes = self.join([self.text(a) for a in args])
+        if name in FLOAT_FUNCTIONS and self.kind(args[0]) == "int":
+            parts = [Text(f"tl.cast({parts[0].text}, tl.float32)", axes)]
         if name in ("//", "%") and not all(self.is_nonnegative(a) for a in args):
             helper = "floor_div" if name == "//" else "floor_mod"
             self.helpers.add(helper)
@@ -168,9 +185,9 @@ class Expressions:
             if n == len(index) - 1 and self.tensors[tensor].mode != "param":
                 terms.append(t)
             elif i is not _ZERO:
-                terms.append(Text(f"{self.wide(t)} * {stride(tensor, n)}", t.axes, 6))
+                terms.append(Text(f"{self.wide(t)} * {self.names.stride(tensor, n)}", t.axes, 6))
         parts, axes = self.join(terms)
-        text = " + ".join([base or f"{tensor}_ptr", *(p.at(5) for p in parts if p.text != "0")])
+        text = " + ".join([base or self.names.pointer(tensor), *(p.at(5) for p in parts if p.text != "0")])
         return Text(text, axes, 5)
 
     @staticmethod
@@ -213,11 +230,6 @@ _ZERO = Int(0)
 
 def _names(e: Expr) -> set[str]:
     return {x.name for x in walk(e) if isinstance(x, Var)} | {x.buffer for x in walk(e) if isinstance(x, Read)}
-
-
-def stride(tensor: str, dimension: int) -> str:
-    """Name of the argument that holds the stride, in elements, of a tensor's dimension."""
-    return f"{tensor}_s{dimension}"
 
 
 def _float(v: float) -> str:

@@ -32,11 +32,10 @@ def scalars(artifact: Artifact, signature: Signature, bound: Bound) -> tuple[lis
     outputs = bound.output_strides or tuple(_contiguous(o.shape) for o in bound.outputs)
     strides = dict(zip(names, (*bound.strides, *outputs), strict=True))
     values: list[int] = []
-    for tensor, mode, _, rank in artifact.metadata["tensors"]:
-        values += strides[tensor][: rank if mode == "param" else rank - 1]
-    extents = {n: bound.extents[n] for n in artifact.metadata["extents"]}
-    values += extents.values()
-    scope = {**extents, **artifact.metadata["tile"], "min": min, "max": max}
+    for _, kind, of, dimension in artifact.metadata["arguments"]:
+        if kind in ("stride", "extent"):
+            values.append(strides[of][dimension] if kind == "stride" else bound.extents[of])
+    scope = {**bound.extents, **artifact.metadata["tile"], "min": min, "max": max}
     return values, int(eval(artifact.metadata["ctas"], {"__builtins__": {}}, scope))
 
 
@@ -49,9 +48,18 @@ def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def order_of(artifact: Artifact, signature: Signature) -> list[int]:
-    """For each pointer of the kernel, which of (arguments + outputs) it is."""
+    """For each tensor argument of the kernel, which of (arguments + outputs) it is."""
     names = [*signature.names, *(o.name for o in signature.outputs)]
-    return [names.index(t[0]) for t in artifact.metadata["tensors"]]
+    return [names.index(of) for _, kind, of, _ in artifact.metadata["arguments"] if kind in ("pointer", "box")]
+
+
+class Box:
+    """What Triton's launcher reads of a tensor descriptor, without the checks that `aligned` has already made."""
+
+    __slots__ = ("base", "padding", "shape", "strides")
+
+    def __init__(self, base: Tensor) -> None:
+        self.base, self.shape, self.strides, self.padding = base, base.shape, base.stride(), "zero"
 
 
 class TritonLauncher:
@@ -62,8 +70,9 @@ class TritonLauncher:
         name, source = source_of(artifact)
         aligned = "aligned" in artifact.variant.features
         self.kernel = compile_kernel(name, source, artifact.metadata, artifact.target, aligned=aligned)
-        self.order = order_of(artifact, signature)
-        self.constants = tuple(artifact.metadata["tile"].values())
+        kinds = [kind for _, kind, _, _ in artifact.metadata["arguments"]]
+        self.order = list(zip(order_of(artifact, signature), (k == "box" for k in kinds), strict=False))
+        self.constants = tuple(artifact.metadata["constants"].values())
 
     def __call__(self, bound: Bound, tensors: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         prepared = bound.memo.get("triton")
@@ -76,7 +85,7 @@ class TritonLauncher:
             prepared = bound.memo["triton"] = (run, function, packed, blocks, tail, index)
         run, function, packed, blocks, tail, index = prepared  # type: ignore[misc]
         both = (*tensors, *outputs)
-        pointers = [both[i].data_ptr() for i in self.order]
+        pointers = [Box(both[i]) if box else both[i].data_ptr() for i, box in self.order]
         stream = torch._C._cuda_getCurrentRawStream(index)
         run(blocks, 1, 1, stream, function, packed, None, None, None, *pointers, *tail)
 

@@ -6,7 +6,7 @@ from tilec.dsl.faults import Fault, Faults, TargetFault
 from tilec.ir.attention import Attention
 from tilec.ir.expr import Int
 
-FP8_TARGETS = ("sm89", "sm90", "sm100")
+FP8_TARGETS = ("sm89", "sm90", "sm100", "cpu")
 WIDEST = 1024  # features of one tile: a wider one does not fit the registers of a block on any target
 
 

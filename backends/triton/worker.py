@@ -99,9 +99,12 @@ def serve(source: IO[bytes], sink: IO[bytes]) -> None:
     """The child's loop: one reply per request, a traceback as text where the kernel raised."""
     import traceback
 
-    from tilec.backends.triton.build import module_of
+    import numpy as np
 
-    _accept_new_numpy()
+    from tilec.backends.triton.build import module_of
+    from tilec.backends.triton.interpreter import correct
+
+    correct()
     modules: dict[str, Any] = {}
     while True:
         head = source.read(8)
@@ -113,24 +116,12 @@ def serve(source: IO[bytes], sink: IO[bytes]) -> None:
             module = modules.setdefault(text, None) or module_of(name, text)
             modules[text] = module
             tensors = [_unpack(p) for p in packed]
-            getattr(module, metadata["function"])[(blocks,)](*tensors, *values, **metadata["tile"])
+            with np.errstate(all="ignore"):
+                getattr(module, metadata["function"])[(blocks,)](*tensors, *values, **metadata["constants"])
             reply: Any = [_pack(t)[0] if w else None for t, w in zip(tensors, written, strict=True)]
         except Exception:
             reply = traceback.format_exc()
         _send(sink, reply)
-
-
-def _accept_new_numpy() -> None:
-    """NumPy 2.4 no longer turns an array of one element into an int, which Triton 3.6's interpreter does for loop bounds."""
-    from triton.runtime import interpreter
-
-    patch = interpreter._patch_lang_tensor
-
-    def patched(tensor: Any, scope: Any) -> None:
-        patch(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
-    interpreter._patch_lang_tensor = patched
 
 
 if __name__ == "__main__":

@@ -32,14 +32,6 @@ from tilec.ir.nodes import Cluster, Compute, Global, Grid, If, Let, Program, Rol
 from tilec.passes.tile_body import TileBody, local
 
 DEFAULT_TILE = 64
-MODES: dict[str, Literal["in", "param", "out", "table"]] = {
-    "query": "in",
-    "key": "in",
-    "value": "in",
-    "output": "out",
-    "lse": "out",
-    "table": "table",
-}
 
 
 def lower_attention(attn: Attention, target: str) -> Program:
@@ -118,9 +110,16 @@ def grid_of(coords: tuple[tuple[str, Expr], ...]) -> Grid:
 
 
 def _global(attn: Attention, t: Tensor) -> Global:
-    mode: Literal["in", "out", "table"] = (
-        "out" if t.slot in ("output", "lse") else "table" if t.slot == "table" else "in"
-    )
+    mode: Literal["in", "param", "out", "table"]
+    match t.slot:
+        case "output" | "lse":
+            mode = "out"
+        case "param" | "bias" | "sink":
+            mode = "param"
+        case "table":
+            mode = "table"
+        case _:
+            mode = "in"
     return Global(t.name, mode, t.dtype, storage.memory_dims(attn, t))
 
 

@@ -121,8 +121,8 @@ def _longest_first(coords: tuple[tuple[str, Expr], ...], number: Expr, m: BlockM
     first, width, inside, head = names("section_first"), names("width"), names("inside"), names("head")
     size: Expr = Int(1)  # a chiplet walks its heads one by one: its own L2 holds one
     if m.xcds == 1:
-        budget = Int(m.l2 // SECTION_SHARE * m.sharing)
-        size = maximum(1, minimum(heads, floordiv(budget, maximum(1, mul(m.keys, m.bytes_per_key)))))
+        budget = Int(m.l2 // SECTION_SHARE * m.sharing // m.bytes_per_key)  # in keys
+        size = maximum(1, minimum(heads, floordiv(budget, maximum(1, m.keys))))
     return (
         Let(tiles.name, row_tiles),
         Let(heads.name, count),

@@ -8,8 +8,8 @@ differ from the input's by rounding only.  Source: Milakov and Gimelshein, arXiv
 
     BASE2    exp(x) = exp2(x * log2 e); the constant joins the scale (see `score_algebra`: FOLD, FACTOR)
     ROW      row-constant terms leave the loop and join the LSE
-    GUARD    in a masked loop a row may have seen no live key: its maximum -inf is replaced by 0 before subtracting.  A
-             loop without a mask needs no guard: its scores are finite
+    GUARD    a row may have seen no live key, in a masked loop or where score lines can give -inf (a bias of -inf): its
+             maximum -inf is replaced by 0 before subtracting.  Scores of other loops are finite
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import math
 from dataclasses import replace
 
 from tilec.ir.build import add, call, compare, mul, sub, where
-from tilec.ir.expr import NEG_INFINITY, ZERO, Expr, Float, Iota, Op, Read, Reduce, Var, substitute, walk
-from tilec.ir.nodes import Buffer, Cluster, Compute, For, If, Mma, Program, Slot, Stmt, map_exprs
+from tilec.ir.expr import NEG_INFINITY, ZERO, Expr, Fetch, Float, Int, Iota, Op, Read, Reduce, Var, substitute, walk
+from tilec.ir.nodes import Buffer, Cluster, Compute, For, If, Let, Mma, Program, Slot, Stmt, map_exprs
 from tilec.ir.nodes import walk as statements
 from tilec.passes.score_algebra import Split, scaled, split_rows
 
@@ -49,11 +49,15 @@ class _Fusion:
         self.q, self.k, self.buffers = q, k, buffers
         self.done = False
         self.split: Split | None = None
+        self.bounded = {"scores"}  # buffers and scalars that hold products or positions: never infinite
 
     def body(self, statements: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         out: list[Stmt] = []
         for s in statements:
             match s:
+                case Let(name, value) if not any(isinstance(x, Fetch) for x in walk(value)):
+                    self.bounded.add(name)
+                    out.append(s)
                 case Cluster("row_max", _):
                     continue
                 case Cluster("weights", loops):
@@ -81,6 +85,7 @@ class _Fusion:
         after: list[Stmt] = []
         score: Expr = Read("scores")
         live: Expr | None = None
+        self.bounded |= {s.dst.buffer for s in loop.body if isinstance(s, Mma)} | {loop.var}
         for s in loop.body:
             match s:
                 case Compute(Slot("scores"), Op("where", (cond, _, x))) if x is NEG_INFINITY:
@@ -102,7 +107,8 @@ class _Fusion:
     def _update(self, score: Expr, live: Expr | None, before: list[Stmt]) -> list[Stmt]:
         self.split = split_rows(mul(Float(LOG2E), score), self.q, self.k, Var(f"{self.q}_first"), self._axes)
         inside, a = self.split.inside, self.split.factor
-        scores, base = Read("scores"), Read("new_max" if live is None else "base")
+        guarded = live is not None or not self._is_finite(score)
+        scores, base = Read("scores"), Read("base" if guarded else "new_max")
         if live is not None:
             before.append(Compute(Slot("scores"), where(live, inside, NEG_INFINITY)))
         elif inside is not scores:
@@ -110,7 +116,7 @@ class _Fusion:
         out: list[Stmt] = [
             Compute(Slot("new_max"), call("max", Read("row_max"), Reduce("max", self.k, scores))),
         ]
-        if live is not None:
+        if guarded:
             dead = compare("==", Read("new_max"), NEG_INFINITY)
             out.append(Compute(Slot("base"), where(dead, Float(0.0), Read("new_max"))))
         out += [
@@ -124,6 +130,27 @@ class _Fusion:
             Compute(Slot("row_max"), Read("new_max")),
         ]
         return out
+
+    def _is_finite(self, e: Expr) -> bool:
+        """Whether a score over finite products cannot be infinite, by syntax; overflow aside."""
+        match e:
+            case Int() | Iota():
+                return True
+            case Float(v):
+                return math.isfinite(v)
+            case Var(name):
+                return name in self.bounded or name.isupper()
+            case Read(name, _):
+                return name in self.bounded or self.buffers[name].dtype == "i32"
+            case Op("tanh", _):
+                return True
+            case Op("/", (x, Int(v) | Float(v))):
+                return v != 0 and self._is_finite(x)
+            case Op("+" | "-" | "*" | "neg" | "abs" | "min" | "max" | "float", args):
+                return all(map(self._is_finite, args))
+            case Op("where", (_, x, y)):
+                return self._is_finite(x) and self._is_finite(y)
+        return False
 
     def _axes(self, e: Expr) -> frozenset[str]:
         """Tile axes an expression varies along."""

@@ -19,13 +19,16 @@ from tilec.tune.model import Shape
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the record.  `mask`: the class of masks it holds for (`classes.mask_class`)."""
+    """One line of the record.  `mask`: the classes of masks it holds for (`classes.mask_class`); `loads`: how tiles of keys
+    arrive, `box`
+    (tensor maps) or `pointer`."""
 
     target: str
     backend: str
     d: int
     dv: int
     bytes: int
+    loads: str
     mask: str
     shape: Shape
     source: str
@@ -44,15 +47,15 @@ def entries() -> tuple[Entry, ...]:
     return tuple(out)
 
 
-def lookup(attn: Attention, target: str, backend: str) -> Entry | None:
+def lookup(attn: Attention, target: str, backend: str, loads: str) -> Entry | None:
     """The entry for this kernel, or None."""
     dims = [attn.index(d).extent for d in (*attn.contracted, attn.feature)]
     if not all(isinstance(d, Int) for d in dims):
         return None
     *contracted, dv = (d.value for d in dims if isinstance(d, Int))
-    key = (target, backend, sum(contracted), dv, BYTES[attn.tensor(attn.value).dtype])
+    key = (target, backend, loads, sum(contracted), dv, BYTES[attn.tensor(attn.value).dtype])
     mask = mask_class(attn)
     for e in entries():
-        if (e.target, e.backend, e.d, e.dv, e.bytes) == key and mask in e.mask.split():
+        if (e.target, e.backend, e.loads, e.d, e.dv, e.bytes) == key and mask in e.mask.split():
             return e
     return None

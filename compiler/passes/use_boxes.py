@@ -1,0 +1,159 @@
+"""use_boxes: loads that are one box of their tensor are marked so, for targets that fetch boxes in one instruction (TMA).
+
+Contract.  A Load of a tile gets `box = True` if its tile is a dense box: every index is a scalar, or a scalar plus the lanes of
+one axis; the axes come in the order of the tile's; and its guard says no more than "inside the tensor", which the
+hardware answers with zeros.  Positions are written out (`j * TK + iota(k)` for `@k`), so that a printer sees the corner
+of the box; a loop that no longer reads the positions no longer computes them.  No result changes.
+
+A guard that is tighter than the tensor (a sequence's own length in packed or padded storage), a stride between positions
+(residue order) or a gather (pages) leaves a Load as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilec.ir.expr import ZERO, Bool, Expr, Int, Iota, Op, Read, Var, substitute, walk
+from tilec.ir.nodes import Buffer, Cluster, Compute, For, If, Load, Program, Slot, Stmt, While, rewrite
+from tilec.ir.nodes import walk as statements
+from tilec.passes.tidy import mentioned
+
+WIDEST = 256  # elements of a box along one dimension: CUDA driver API, cuTensorMapEncodeTiled, boxDim
+
+
+def use_boxes(program: Program, tensors: frozenset[str]) -> Program:
+    """The program with boxes marked among the loads of `tensors`, all loads of a tensor or none."""
+    sizes = dict(program.tile)
+    roles = []
+    for role in program.roles:
+        buffers = {b.name: b for b in role.buffers}
+        marked = _mark(role.body, {}, program, buffers, sizes)
+        loads = [s for s in _loads(marked) if s.tensor in tensors]
+        whole = {s.tensor for s in loads} - {s.tensor for s in loads if not s.box}
+        roles.append(replace(role, body=rewrite(_choose(role.body, marked, whole), _drop_positions)))
+    return program.with_(roles=tuple(roles))
+
+
+def _loads(body: tuple[Stmt, ...]) -> list[Load]:
+    return [s for s in statements(body) if isinstance(s, Load)]
+
+
+def _drop_positions(s: Stmt) -> tuple[Stmt, ...] | None:
+    """A key loop without the positions that its body does not read."""
+    if not (isinstance(s, For) and s.proof is not None):
+        return None
+    _, read = mentioned(tuple(x for x in s.body if not _is_position(x)))
+    return (replace(s, body=tuple(x for x in s.body if not (_is_position(x) and _name(x) not in read))),)
+
+
+def _is_position(s: Stmt) -> bool:
+    return isinstance(s, Compute) and any(isinstance(x, Iota) for x in walk(s.value))
+
+
+def _name(s: Stmt) -> str:
+    assert isinstance(s, Compute)
+    return s.dst.buffer
+
+
+def _choose(old: tuple[Stmt, ...], new: tuple[Stmt, ...], whole: set[str]) -> tuple[Stmt, ...]:
+    """The marked statements, but loads of other tensors as they were."""
+    out: list[Stmt] = []
+    for a, b in zip(old, new, strict=True):
+        match a, b:
+            case Load(), Load():
+                out.append(b if b.tensor in whole else a)
+            case ((For() | While() | Cluster()), (For() | While() | Cluster())):
+                out.append(replace(b, body=_choose(a.body, b.body, whole)))
+            case If(), If():
+                then, orelse = _choose(a.then, b.then, whole), _choose(a.orelse, b.orelse, whole)
+                out.append(If(b.cond, then, orelse))
+            case _:
+                out.append(b)
+    return tuple(out)
+
+
+def _mark(
+    body: tuple[Stmt, ...],
+    positions: dict[Expr, Expr],
+    program: Program,
+    buffers: dict[str, Buffer],
+    sizes: dict[str, int],
+) -> tuple[Stmt, ...]:
+    out: list[Stmt] = []
+    known = dict(positions)
+    for s in body:
+        match s:
+            case Compute(Slot(name), value) if len(buffers[name].axes) == 1 and buffers[name].dtype == "i32":
+                known[Read(name)] = value
+                out.append(s)
+            case For() | While() | Cluster():
+                out.append(replace(s, body=_mark(s.body, known, program, buffers, sizes)))
+            case If():
+                then = _mark(s.then, known, program, buffers, sizes)
+                out.append(If(s.cond, then, _mark(s.orelse, known, program, buffers, sizes)))
+            case Load():
+                out.append(_boxed(s, known, program, buffers, sizes) or s)
+            case _:
+                out.append(s)
+    return tuple(out)
+
+
+def _boxed(
+    s: Load, known: dict[Expr, Expr], program: Program, buffers: dict[str, Buffer], sizes: dict[str, int]
+) -> Load | None:
+    """The load as a box, or None."""
+    tensor, tile = program.tensor(s.tensor), buffers[s.dst.buffer]
+    if tensor.mode != "in" or s.other is not ZERO or len(tensor.dims) > 5:
+        return None
+    index = tuple(substitute(i, known) for i in s.index)
+    axes = [axis for i in index if (axis := _lanes(i)) is not None]
+    if any(_lanes(i) is None and not _is_scalar(i) for i in index) or axes != [a.name for a in tile.axes]:
+        return None
+    extents = [sizes[a.size.name] if isinstance(a.size, Var) else a.size for a in tile.axes]
+    if any(isinstance(n, int) and n > WIDEST for n in extents):
+        return None
+    inside = {(substitute(i, known), dim) for i, dim in zip(index, tensor.dims, strict=True)}
+    for guard in _conjuncts(s.where):
+        match guard:
+            case Op("<", (position, extent)) if (substitute(position, known), extent) in inside:
+                continue
+            case _:
+                return None
+    return replace(s, index=index, box=True)
+
+
+def _lanes(i: Expr) -> str | None:
+    """The axis along whose lanes an index counts by one, from a scalar start."""
+    match i:
+        case Iota(axis):
+            return axis
+        case Op("+", (start, Iota(axis))) if _is_scalar(start):
+            return axis
+    return None
+
+
+def _is_scalar(e: Expr) -> bool:
+    return not any(isinstance(x, Read | Iota) for x in walk(e))
+
+
+def _conjuncts(e: Expr | None) -> tuple[Expr, ...]:
+    match e:
+        case None | Bool(True):
+            return ()
+        case Op("and", (a, b)):
+            return (*_conjuncts(a), *_conjuncts(b))
+    return (e,)
+
+
+def corner(index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """First element of a box, from the index of its Load."""
+
+    def start(i: Expr) -> Expr:
+        match i:
+            case Iota():
+                return Int(0)
+            case Op("+", (s, Iota())):
+                return s
+        return i
+
+    return tuple(start(i) for i in index)
