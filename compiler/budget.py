@@ -2,10 +2,10 @@
 
     TMA targets      Q stays in shared memory for the whole loop; K and V have one tile per stage each
     other NVIDIA     the same, but one of the stages is already in registers
-    AMD              Q passes through before the loop and stays in registers; V has one stage less than K
+    AMD              Q passes through before the loop and stays in registers; one of the stages is in registers
 
-The sums are what Triton 3.6 allocates for the loop this compiler writes, up to 1 KB of barriers and reductions; with one stage
-it may let K and V share a place.
+The sums are what Triton 3.6 allocates for the loop this compiler writes, but for 1 KB of barriers and reductions on NVIDIA, and
+one more tile of keys on AMD where it stages masked loads; with one stage it may let K and V share a place.
 """
 
 from __future__ import annotations
@@ -58,12 +58,10 @@ def shared_memory(attn: Attention, target: Target, q: int, k: int, stages: int) 
         if size is None:
             return None
         keys[attn.value] = k * size * BYTES[attn.tensor(attn.value).dtype]
-    less = max(1, stages - 1)
+    copies = stages if "tma" in target.features else max(1, stages - 1)
+    parts = [(name, size, copies) for name, size in keys.items()]
     if target.vendor != "amd":
-        copies = stages if "tma" in target.features else less
-        parts = [("queries", queries, 1), *((name, size, copies) for name, size in keys.items())]
-    else:
-        parts = [(name, size, less if name == attn.value and len(keys) > 1 else stages) for name, size in keys.items()]
-        if queries > sum(size * count for _, size, count in parts):
-            parts = [("queries", queries, 1)]
+        parts.insert(0, ("queries", queries, 1))
+    elif queries > sum(size * count for _, size, count in parts):
+        parts = [("queries", queries, 1)]
     return Budget(tuple(parts), target.shared_memory)

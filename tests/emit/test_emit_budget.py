@@ -33,4 +33,5 @@ def test_the_sum_is_what_triton_allocates(name, depth, q, k, stages, warps):
     file = next(n for n in artifact.sources if n.endswith(".py"))
     compiled = compile_kernel(file, artifact.sources[file], artifact.metadata, name, aligned=True)
     budget = shared_memory(spec.kernels[0], target(name), q, k, stages)
-    assert budget.total <= compiled.metadata.shared <= budget.total + 1024
+    slack = k * depth * 2 if name.startswith("gfx") else 1024
+    assert budget.total <= compiled.metadata.shared <= budget.total + slack
