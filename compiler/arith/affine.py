@@ -3,7 +3,7 @@
 A form is `c0 + c1*t1 + c2*t2 + …` with integer coefficients.  A term is any expression that is not itself a sum or a constant
 multiple: a variable, `last // 64`, `min(M, 5)`, `doc[b, q]`, `M * G`.  `affine` is exact (it only uses identities of integers,
 among them `(c*x + y) // c = x + y // c`), and `express` turns a form back into the short text a reader expects:
-row first, then the constant, then the other terms in the order of their first mention.
+row first, then a positive constant, the other terms in the order of their first mention, a negative constant.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import lru_cache
 from math import gcd
 
 from tilec.ir.build import Operand, add, call, floordiv, mod, mul, sub
-from tilec.ir.expr import ONE, ZERO, Expr, Fetch, Int, Op, lift, rebuild
+from tilec.ir.expr import ONE, Expr, Fetch, Int, Op, lift, rebuild
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,22 +128,24 @@ def canonical(e: Expr) -> Expr:
 
 
 def express(a: Affine) -> Expr:
-    """The form as an expression: first positive term, constant, the other terms in order."""
+    """The form as an expression: first positive term, positive constant, the other terms in order, negative constant."""
     lead = next((i for i, (_, c) in enumerate(a.terms) if c > 0), None)
-    if lead is None:
-        if a.const == 0 and a.terms:
-            (t, c), *rest = a.terms
-            out, terms = call("neg", mul(t, -c)), tuple(rest)
-        else:
-            out, terms = lift(a.const), a.terms
+    terms = list(a.terms)
+    const = a.const
+    if lead is not None:
+        t, c = terms.pop(lead)
+        out = mul(t, c)
+        if const > 0:
+            out, const = add(out, const), 0
+    elif const > 0 or not terms:
+        out, const = Int(const), 0
     else:
-        t, c = a.terms[lead]
-        out, terms = add(mul(t, c), a.const), a.terms[:lead] + a.terms[lead + 1 :]
+        t, c = terms.pop(0)
+        out = call("neg", mul(t, -c))
     for t, c in terms:
-        part = mul(t, abs(c))
         # `add` and `sub` would move a constant that stands inside; the order here is the reader's.
-        out = out if part is ZERO else Op("+" if c > 0 else "-", (out, part))
-    return out
+        out = Op("+" if c > 0 else "-", (out, mul(t, abs(c))))
+    return sub(out, -const) if const else out
 
 
 def plus(*xs: Operand) -> Expr:

@@ -170,9 +170,12 @@ class Facts:
         in_form = {t for t, _ in form.terms}
         inside = [(t, x, d) for t, x, d in quotients if t in in_form and (isinstance(d, Var) or _positive(d))]
         for (t, x, d), (u, y, e) in permutations(inside, 2):
-            # x >= y gives x // d >= y // d
-            if d is e and self._under(Op(">=", (d, ONE))).nonnegative(affine(x) - affine(y)):
+            # x >= y gives x // d >= y // d;  x + d >= y gives x // d + 1 >= y // d
+            gap, known = affine(x) - affine(y), self._under(Op(">=", (d, ONE)))
+            if d is e and known.nonnegative(gap):
                 yield Affine(((t, 1), (u, -1)))
+            elif d is e and known.nonnegative(gap + affine(d)):
+                yield Affine(((t, 1), (u, -1)), 1)
 
 
 def _positive(e: Expr) -> bool:

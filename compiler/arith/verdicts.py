@@ -13,7 +13,7 @@ from tilec.arith.exists import Box, holds_in, keeps, rows_held
 from tilec.arith.facts import Facts, greatest, least
 from tilec.arith.formula import Normal
 from tilec.arith.solve import solve
-from tilec.ir.build import compare, sub
+from tilec.ir.build import compare
 from tilec.ir.expr import ONE, ZERO, Expr, Int, Var, free_vars, substitute
 
 Verdict = Literal["empty", "full", "partial", "unknown"]
@@ -163,10 +163,10 @@ def _doubt(rows: list[_Row], M: Expr) -> str:
         return f"rows with {_positive(gap.scaled(-1))} keep no key"
     if slope == 1:
         edge = rest.scaled(-1)  # rows below it have none
-        return f"rows 0 to {sub(express(edge), 1)} keep no key when {_positive(edge)}"
+        return f"rows 0 to {express(edge.shifted(-1))} keep no key when {_positive(edge)}"
     if slope == -1:
         past = affine(M) - rest.shifted(1)
-        return f"rows {express(rest.shifted(1))} to {sub(M, 1)} keep no key when {_positive(past)}"
+        return f"rows {express(rest.shifted(1))} to {minus(M, 1)} keep no key when {_positive(past)}"
     return f"no row keeps a key when {_positive(gap.scaled(-1))}"
 
 
