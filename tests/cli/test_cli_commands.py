@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,15 @@ def test_faults_of_the_command_line(run):
     Path("symbols.tile").write_text(SPEC.replace("d : 128", "d : D"))
     result = run("bench", "symbols.tile", "--target", "cpu", "--shape", "B=1,M=8,N=8")
     assert (result.exit_code, "error[E0905]" in result.stderr) == (1, True)
+
+
+def test_a_missing_toolchain_is_named(run, monkeypatch):
+    def absent(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("tilec.backends.triton.version", absent)
+    result = run("compile", "good.tile", "--target", "gfx942")
+    assert (result.exit_code, "error[E0911]: gfx942 is served by Triton" in result.stderr) == (1, True)
 
 
 def test_verify(run):
