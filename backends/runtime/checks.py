@@ -263,7 +263,7 @@ def _check_device(signature: Signature, argument: Argument, t: torch.Tensor, dev
 
 def _check_layout(signature: Signature, argument: Argument, t: torch.Tensor) -> None:
     """Rows that tiles read are contiguous; tables are; strides of dimensions of extent 0 or 1 mean nothing."""
-    if argument.slot in _ROWS and t.ndim and t.shape[-1] > 1 and t.stride(-1) != 1:
+    if argument.slot in _ROWS and t.numel() and t.ndim and t.shape[-1] > 1 and t.stride(-1) != 1:
         raise fault(
             signature,
             argument,
@@ -293,7 +293,7 @@ def _check_out(signature: Signature, out: Tensors, outputs: tuple[Output, ...], 
                 signature, argument, "E1019", f"`out` for `{argument.name}` must be {wanted}; this call gave {given}"
             )
         overlapping = any(n > 1 and s == 0 for n, s in zip(t.shape, t.stride(), strict=True))
-        if overlapping or (argument.slot in _ROWS and t.ndim and t.shape[-1] > 1 and t.stride(-1) != 1):
+        if t.numel() and (overlapping or (t.ndim and t.shape[-1] > 1 and t.stride(-1) != 1)):
             message = f"`out` for `{argument.name}` needs distinct elements and a contiguous last dimension"
             raise fault(signature, argument, "E1019", f"{message}; this call gave strides {_shape(t.stride())}")
 

@@ -72,27 +72,10 @@ def types_of(metadata: Mapping[str, Any], *, aligned: bool) -> tuple[dict[str, s
         if kind == "box":
             kinds[name] = f"tensordesc<{POINTERS[dtype].removeprefix('*')}{metadata['boxes'][of]}>"
             continue
-        if kind == "box":
-            kinds[name] = f"tensordesc<{POINTERS[dtype][1:]}{list(metadata['boxes'][of])}>"
-            continue
         kinds[name] = POINTERS[dtype] if kind == "pointer" else "i64"
         if aligned and mode in ("in", "out") and dtype in WIDTH and (kind == "pointer" or dimension < rank - 1):
             divisors[name] = ALIGNMENT if kind == "pointer" else ALIGNMENT // WIDTH[dtype]
     return kinds, divisors
-
-
-def machine_code(artifact: Artifact) -> dict[str, bytes]:
-    """Assembly and binary of an artifact by file name, made without a device; none of one for the interpreter."""
-    if artifact.metadata["interpret"]:
-        return {}
-    name = next(n for n in artifact.sources if n.endswith(".triton.py"))
-    aligned = "aligned" in artifact.variant.features
-    kernel = compile_kernel(name, artifact.sources[name], artifact.metadata, artifact.target, aligned=aligned)
-    made = {kind: kernel.asm[kind] for kind in ("ptx", "cubin", "amdgcn", "hsaco") if kind in kernel.asm}
-    return {
-        f"{artifact.kernel}_{artifact.target}.{kind}": x if isinstance(x, bytes) else x.encode()
-        for kind, x in made.items()
-    }
 
 
 WIDTH = {"bf16": 2, "f16": 2, "e4m3": 1, "e5m2": 1}

@@ -13,7 +13,6 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from tilec.arith.evaluate import evaluate
 from tilec.backends.triton.expressions import DTYPES, Expressions
 from tilec.backends.triton.names import Names
 from tilec.backends.triton.prelude import prelude
@@ -72,13 +71,6 @@ def emit(program: Program, *, interpret: bool = False) -> Printed:
     `interpret`: for Triton's CPU interpreter, which has no inline assembly.  Raises ValueError for a program that
     has concurrent roles or asynchronous operations: those are for native backends."""
     return _Emitter(program, interpret).module()
-
-
-def box_of(program: Program, s: Load) -> tuple[Expr, ...]:
-    """Extents of the box that `s` fetches, one for each dimension of its tensor."""
-    sizes = {a.name: a.size for b in program.roles[0].buffers for a in b.axes}
-    lanes = ([x.axis for x in walk_expr(i) if isinstance(x, Iota)] for i in s.index)
-    return tuple(sizes[axes[0]] if axes else Int(1) for axes in lanes)
 
 
 def strided_dimensions(t: Global) -> range:

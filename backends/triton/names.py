@@ -41,10 +41,6 @@ class Names:
         return self(f"{tensor}_ptr", "pointer", tensor)
 
     def box(self, tensor: str) -> str:
-        """Of a tensor's map."""
-        return self(f"{tensor}_box", "box", tensor)
-
-    def box(self, tensor: str) -> str:
         """Of a tensor's map, which fetches boxes of it."""
         return self(f"{tensor}_box", "box", tensor)
 

@@ -1,8 +1,8 @@
 """Triton's interpreter in a process of its own.
 
 Triton decides at import, from TRITON_INTERPRET, whether its own library functions are compiled or interpreted, and a
-process cannot have both.  So CPU runs happen in one child process, started at the first call and kept: requests go over its stdin,
-replies over its stdout, pickled.  Tensors travel as their storage, so strides and offsets are what the caller has.
+process cannot have both.  So CPU runs happen in one child process, started at the first call and kept: requests go over its
+stdin, replies over its stdout, pickled.  Tensors travel as their storage, so strides and offsets are what the caller has.
 """
 
 from __future__ import annotations

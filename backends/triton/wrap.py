@@ -1,4 +1,4 @@
-"""Breaks long generated lines as a formatter would: a call at its commas, anything else in parentheses at its loosest operators."""
+"""Breaks long generated lines as a formatter would: a call at its commas, the rest in parentheses at its loosest operators."""
 
 from __future__ import annotations
 

@@ -18,10 +18,10 @@ import math
 from dataclasses import replace
 
 from tilec.ir.build import add, call, compare, mul, sub, where
-from tilec.ir.expr import NEG_INFINITY, ZERO, Expr, Fetch, Float, Int, Iota, Op, Read, Reduce, Var, substitute, walk
+from tilec.ir.expr import NEG_INFINITY, ZERO, Expr, Fetch, Float, Iota, Op, Read, Reduce, Var, substitute, walk
 from tilec.ir.nodes import Buffer, Cluster, Compute, For, If, Let, Mma, Program, Slot, Stmt, map_exprs
 from tilec.ir.nodes import walk as statements
-from tilec.passes.score_algebra import Split, scaled, split_rows
+from tilec.passes.score_algebra import Split, constant, scaled, split_rows
 
 LOG2E = math.log2(math.e)
 LN2 = math.log(2.0)
@@ -133,19 +133,19 @@ class _Fusion:
 
     def _is_finite(self, e: Expr) -> bool:
         """Whether a score over finite products cannot be infinite, by syntax; overflow aside."""
+        if (c := constant(e)) is not None:
+            return math.isfinite(c)
         match e:
-            case Int() | Iota():
+            case Iota():
                 return True
-            case Float(v):
-                return math.isfinite(v)
             case Var(name):
                 return name in self.bounded or name.isupper()
             case Read(name, _):
                 return name in self.bounded or self.buffers[name].dtype == "i32"
             case Op("tanh", _):
                 return True
-            case Op("/", (x, Int(v) | Float(v))):
-                return v != 0 and self._is_finite(x)
+            case Op("/", (x, y)):
+                return bool(constant(y)) and self._is_finite(x)
             case Op("+" | "-" | "*" | "neg" | "abs" | "min" | "max" | "float", args):
                 return all(map(self._is_finite, args))
             case Op("where", (_, x, y)):
