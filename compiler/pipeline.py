@@ -22,6 +22,7 @@ from tilec.legality import check_schedule, check_target, choose_backend
 from tilec.passes.choose_tiles import Choice, choose_tiles
 from tilec.passes.lower_attention import lower_attention
 from tilec.passes.map_blocks import BlockMap, map_blocks
+from tilec.passes.names import distinct_indices
 from tilec.passes.online_softmax import online_softmax
 from tilec.passes.prove_mask import MaskOptions, prove_mask, residue_order
 from tilec.passes.tidy import tidy
@@ -83,7 +84,7 @@ def stages(
     case = Case(attn, machine, choose_backend(machine, backend), schedule or EMPTY, aligned)
     check_target(attn, machine)
     check_schedule(attn, case.schedule, machine, case.backend)
-    program = lower_attention(attn, target)
+    program = lower_attention(distinct_indices(attn), target)
     yield "lower_attention", program
     for name, run in passes(case):
         program = run(program)
@@ -92,7 +93,7 @@ def stages(
 
 def passes(case: Case) -> tuple[Pass, ...]:
     """The passes after lower_attention, with what they were told."""
-    attn = case.attn
+    attn = distinct_indices(case.attn)
     padded = case.backend.name == "triton"
     return (
         ("prove_mask", lambda p: prove_mask(p, attn, mask_options(case))),

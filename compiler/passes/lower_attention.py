@@ -29,7 +29,8 @@ from tilec.ir.attention import Attention, Index, Tensor
 from tilec.ir.build import add, cdiv, compare, floordiv, minimum, mod, mul, sub
 from tilec.ir.expr import Expr, Fetch, Int, Iota, Var
 from tilec.ir.nodes import Cluster, Compute, Global, Grid, If, Let, Program, Role, Seek, Slot, Stmt
-from tilec.passes.tile_body import TileBody, local
+from tilec.passes.names import local
+from tilec.passes.tile_body import TileBody
 
 DEFAULT_TILE = 64
 

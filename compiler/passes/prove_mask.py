@@ -43,7 +43,7 @@ from tilec.ir.nodes import (
     rewrite,
 )
 from tilec.passes.lower_attention import grid_of, map_lets
-from tilec.passes.tile_body import local
+from tilec.passes.names import local
 
 
 @dataclass(frozen=True)

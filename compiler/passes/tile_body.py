@@ -26,14 +26,7 @@ from tilec.ir.expr import (
     transform,
 )
 from tilec.ir.nodes import Axis, Buffer, Cluster, Compute, For, Let, Load, Mma, Proof, Slot, Stmt, Store
-
-
-def local(attn: Attention, name: str) -> str:
-    """A name for a scalar of the program that no index of the spec has: `m`, or `m_` where the spec has an index m."""
-    taken = {i.name for i in attn.indices}
-    while name in taken:
-        name += "_"
-    return name
+from tilec.passes.names import local
 
 
 class TileBody:
