@@ -21,7 +21,7 @@ from tilec.ir.memory import Tensor
 from tilec.ir.nodes import Arrive, Await, Claim, Copy, Mma, Program, Sync, Wait, walk
 from tilec.ir.print import show_stmt
 
-LIMIT = 5_000_000  # scheduler steps before a run counts as endless
+LIMIT = 2_000_000  # scheduler steps before a run counts as endless
 
 
 @dataclass(frozen=True)

@@ -28,16 +28,17 @@ the start and its completion.  It completes in one of two ways, and only this ma
 *Barriers.*  `mbarrier`: counts `arrivals`, then flips its phase.  `Wait(parity=p)` passes when the phase of parity p has
 completed: with the phase number starting at 0, it blocks while `phase % 2 == p`.  So a consumer starts with parity 0, and a
 producer's first pass over empty slots with parity 1.  `named` (bar.sync, s_barrier): `Sync` arrives and blocks until
-`arrivals` participants have come; `Arrive` only counts.  One barrier of `stages` n is n independent barriers.
+`arrivals` participants have come; `Arrive` only counts.  One barrier of `stages` n is n independent barriers.  Every arrival
+must be ordered after the completion of the phase before, else it might be counted there.
 
 *Order.*  Two accesses to the same shared element (or an asynchronous one to a register tile), at least one a write, must
 be ordered by program order, barriers or `Await`.  `ir.interp` checks this with vector clocks on every run,
 so a missing arrive, a swapped parity and an early release are found even where the interleaving that ran was harmless.
 
 *Edges.*  A lane of `Load` or `Copy` whose `where` is false reads nothing and gives `other`; a lane of `Store` whose `where`
-is false writes nothing.
-Index expressions are in elements, per dimension of the tensor; strides belong to the call.  An index outside the tensor in a
-lane that is not masked off is an error.
+is false writes nothing.  Index expressions are in elements, per dimension of the tensor; strides belong to the call.  An
+index outside the tensor in a lane that is not masked off is an error, of a `Fetch` inside the index as well.  A `Fetch` in
+any other statement is read in every lane: a guarded read is a Load.  Scalar `where`, `and` and `or` are lazy, as in C.
 
 *Division of labour.*  Passes write programs; `ir.verify` says which are well formed; `ir.interp` runs them at every level;
 backends print them.  `notes`, `layout`, `registers`, `warps`, `stages` of a loop and `Priority` never change a result.
@@ -164,7 +165,8 @@ class Seek(Stmt):
 @dataclass(frozen=True)
 class Compute(Stmt):
     """dst = value, element by element, with reductions.  `during`: statements that stand in the middle of it, after
-    `after` of `of` element groups (where `wgmma.wait_group` lands in the exponentials is worth 10 %)."""
+    `after` of `of` element groups (where `wgmma.wait_group` lands in the exponentials is worth 10 %); they write nothing
+    that the Compute reads or writes."""
 
     dst: Slot
     value: Expr
@@ -285,9 +287,9 @@ class Proof:
     """Why a k loop may treat its tiles as it does.
 
     Of the mask `formula` (over the variables `names`; residue order already applied), the query rows `rows` = [first, last]
-    and the keys 0 … `keys` (expressions of the program), segment number `part` of the live keys is covered here: `full` tiles
-    need neither mask nor tail guard, `left` and `right` apply both, `all` is an unsplit loop.  Loops of one block with one
-    formula and rows cover all live keys together.  `because` is the constraint, for a reader."""
+    and the keys 0 … `keys` (expressions of the program) in tiles of `size`, segment number `part` of the live keys is covered
+    here: `full` tiles need neither mask nor tail guard, `left` and `right` apply both, `all` is an unsplit loop.  Loops of
+    one block with one formula and rows cover all live keys together.  `because` is the constraint, for a reader."""
 
     formula: Expr
     rows: tuple[Expr, Expr]
@@ -295,6 +297,7 @@ class Proof:
     part: int
     because: str
     keys: Expr | None = None  # None: not stated, and coverage is not checked
+    size: Expr | None = None  # None: that of the key axis, on which all buffers must agree
     names: tuple[str, str] = ("q", "k")
 
 

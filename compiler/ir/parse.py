@@ -342,7 +342,8 @@ def _proof(c: list[Any]) -> Proof:
     kind: Any = str(segment.children[0])
     rows = (_expr(first), _expr(last))
     q, k = (str(n) for n in clauses["over"].children) if "over" in clauses else ("q", "k")
-    return Proof(_expr(formula), rows, kind, int(part), _word(because), _one(clauses.get("keys")), (q, k))
+    keys, size = _one(clauses.get("keys")), _one(clauses.get("by"))
+    return Proof(_expr(formula), rows, kind, int(part), _word(because), keys, size, (q, k))
 
 
 _BUILD: dict[str, Callable[[list[Any]], Stmt]] = {

@@ -140,6 +140,7 @@ def _block(body: tuple[Stmt, ...], indent: str) -> Iterator[str]:
 
 def _proof(f: Proof) -> str:
     keys = "" if f.keys is None else f" keys {show(f.keys)}"
+    keys += "" if f.size is None else f" by {show(f.size)}"
     names = "" if f.names == ("q", "k") else f" over {f.names[0]}, {f.names[1]}"
     rows = f"{show(f.rows[0])} .. {show(f.rows[1])}"
     mask = f"mask {show(f.formula)} because {json.dumps(f.because)}"

@@ -22,7 +22,7 @@ from typing import Any
 from tilec.arith.evaluate import evaluate
 from tilec.arith.formula import Normal, normalise
 from tilec.arith.verdicts import verdict
-from tilec.ir.axes import scope_of
+from tilec.ir.axes import constant, scope_of
 from tilec.ir.body import Report
 from tilec.ir.expr import Expr, Fetch, free_vars, walk
 from tilec.ir.nodes import Claim, Cluster, For, Let, Program, Proof, Role, Seek, Stmt, blocks
@@ -49,12 +49,13 @@ def check_proofs(p: Program, report: Report) -> None:
     """Reports every claim that a sample refutes, once per group of loops."""
     ranks = {t.name: len(t.dims) for t in p.tensors}
     for role in p.roles:
-        sizes = scope_of(p, role).agreed
+        scope = scope_of(p, role)
         for group in groups(role):
             proof = group.loops[0].proof
             assert proof is not None
             reads = [x for x in walk(proof.formula) if isinstance(x, Fetch)]
-            size = sizes.get(proof.names[1])
+            agreed = scope.agreed.get(proof.names[1])
+            size = agreed if proof.size is None else constant(proof.size, scope.constants)
             # A mask over a tensor that lies otherwise in memory than the formula reads it is beyond these samples.
             if size is None or any(ranks.get(r.tensor) != len(r.index) for r in reads):
                 continue

@@ -163,7 +163,7 @@ class _Splitter:
                 for n, (which, empty, body) in enumerate(parts):
                     if not empty:
                         names = (self.attn.q, self.attn.k)
-                        proof = Proof(self.formula, self.rows, which, part, segment.because, self.keys, names)
+                        proof = Proof(self.formula, self.rows, which, part, segment.because, self.keys, self.size, names)
                         out.append(For(s.var, numbers[n], numbers[n + 1], body, proof))
         return tuple(out)
 

@@ -65,8 +65,9 @@ class TileBody:
         j = Var(local(attn, "j"))
         position = Compute(Slot(self.k_tile), add(mul(j, self.axes[attn.k].size), Iota(attn.k)))
         keys, names = attn.index(attn.k).extent, (attn.q, attn.k)
-        tiles = cdiv(keys, self.axes[attn.k].size)
-        proof = Proof(attn.mask, (first, last), "all", 0, "every key tile, masked per element", keys, names)
+        size = self.axes[attn.k].size
+        tiles = cdiv(keys, size)
+        proof = Proof(attn.mask, (first, last), "all", 0, "every key tile, masked per element", keys, size, names)
 
         def loop(*body: Stmt) -> For:
             return For(j.name, ZERO, tiles, (position, *body), proof)
