@@ -76,6 +76,7 @@ def _f(name: str, *lines: str, sizes: tuple[Mapping[str, int], ...] = RAGGED, **
     return Feature(name, kernel(*lines, **parts), sizes, **own)
 
 
+# fmt: off
 MASKS = (
     _f("full", sizes=(*RAGGED, {"B": 2, "M": 64, "N": 64}, {"B": 1, "M": 1, "N": 1}, {"B": 1, "M": 1, "N": 70})),
     _f("no keys", sizes=({"B": 1, "M": 5, "N": 0}, {"B": 0, "M": 5, "N": 5}, {"B": 1, "M": 0, "N": 5})),
@@ -124,7 +125,7 @@ SCORES = (
         sizes=SQUARE,
     ),
     _f("relative table, any pair", "param rel[h, t] : f32", "score s = s + rel[h, min(max(q - k, -20), 20) + 20]", more="t : 41"),
-    _f("functions", "score s = where(k < q, sqrt(abs(s)), s) + log(1 + exp(s)) / 8 - min(s, 1) ** 2 / 4"),
+    _f("functions", "score s = where(k < q, sqrt(abs(s)), s) + log(1 + exp(min(s, 8))) / 8 - min(s, 1) ** 2 / 4"),
     _f("positions", "score s = s + (q % 5 - k // 3) / 16 - max(q, k) * 0.01"),
     _f("negative scale", scale="scale -0.25"),
     _f("scale of extents", scale="scale 4 / sqrt(N + M)"),
@@ -234,4 +235,5 @@ FP8 = (
     _f("e5m2", dtype="e5m2", out="bf16"),
 )
 
+# fmt: on
 FEATURES = (*MASKS, *SCORES, *SHAPES, *PAIRS, *STORAGE, *FP8)

@@ -1,0 +1,57 @@
+"""Runs features of `feature_specs` on the CPU: through the interpreter of tile programs, or Triton's interpreter."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import feature_specs
+import torch
+
+import tilec
+from tilec.frontend import bind, read_text
+from tilec.oracle.inputs import make_inputs
+from tilec.oracle.numerics import verify
+from tilec.oracle.tensors import from_torch, to_torch
+
+STYLES = ("normal", "shifted", "onehot", "position")
+BACKENDS = ("cpu", "triton")
+BY_NAME = {f.name: f for f in feature_specs.FEATURES}
+
+
+@cache
+def attention(name):
+    """The Attention of a feature, constants bound."""
+    f = BY_NAME[name]
+    return bind(read_text(f.text).kernels[0], dict(f.constants))
+
+
+@cache
+def kernel(name, backend, folder):
+    """The callable of a feature."""
+    f = BY_NAME[name]
+    return tilec.load(f.text, target="cpu", backend=backend, cache_dir=folder, **f.constants)
+
+
+def tensors_of(name, sizes, style="normal", seed=0):
+    """(inputs as arrays, as tensors by name)."""
+    f = BY_NAME[name]
+    free = {n: v for n, v in sizes.items() if n not in f.constants}
+    inputs = make_inputs(attention(name), free, seed, style, lengths=f.lengths, tail=f.tail, tile=32)
+    return inputs, to_torch(inputs, "cpu")
+
+
+def outputs_of(attend, tensors):
+    """A call whose outputs are poisoned first; outputs by name."""
+    given = [tensors[n] for n in attend.signature.names]
+    bound = attend.plan(given, None).bound
+    out = tuple(torch.full(o.shape, float("nan")).to(o.dtype) for o in bound.outputs)
+    with torch.no_grad():
+        attend(*given, out=out if len(out) > 1 else out[0])
+    return {o.name: t for o, t in zip(attend.signature.outputs, out, strict=True)}
+
+
+def complaints(name, backend, folder, sizes, style):
+    """Reports of the outputs that the oracle's rule refuses."""
+    inputs, tensors = tensors_of(name, sizes, style)
+    got = from_torch(outputs_of(kernel(name, backend, folder), tensors))
+    return [str(r) for r in verify(attention(name), inputs, got, sizes=sizes).values() if not r.ok]
