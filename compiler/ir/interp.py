@@ -113,12 +113,23 @@ class _State:
     counters: dict[str, int] = field(default_factory=dict)
     steps: int = 0
 
+    def __post_init__(self) -> None:
+        self.shares = not is_alone(self.exe.program)
+        self.labels = tuple(
+            f"{r.name}[{i}]" if r.count > 1 else r.name for r in self.exe.program.roles for i in range(r.count)
+        )
+
     def claim(self, counter: str) -> int:
         value = self.counters.setdefault(counter, self.exe.ctas(Extents(self.scalars), None))
         self.counters[counter] = value + 1
         return int(value)
 
-    def start(self, number: int, shares: bool) -> list[_Task]:
+    def writer(self, uid: int) -> str:
+        """The instance that stores as `uid`."""
+        number, i = divmod(uid - 1, len(self.labels))
+        return f"{self.labels[i]} of cta {number}"
+
+    def start(self, number: int) -> list[_Task]:
         """The tasks of one CTA."""
         p = self.exe.program
         shared = make_tiles(p.buffers, self.exe.shared, p.target)
@@ -127,21 +138,19 @@ class _State:
         for role, block, private in self.exe.roles:
             for i in range(role.count):
                 tiles = make_tiles(role.buffers, private, p.target, shared)
-                label = f"{role.name}[{i}]" if role.count > 1 else role.name
                 scalars = {**self.scalars, "cta": number}
                 if role.var is not None:
                     scalars[role.var] = i
-                uid = number * 64 + len(tasks) + 1
-                f = Instance(label, uid, cta, tiles, self.tensors, scalars, shares, self.claim)
+                label, uid = self.labels[len(tasks)], number * len(self.labels) + len(tasks) + 1
+                f = Instance(label, uid, cta, tiles, self.tensors, scalars, self)
                 cta.instances.append(f)
                 tasks.append(_Task(f, run_block(f, block)))
         return tasks
 
     def run_ctas(self, numbers: range) -> None:
         """Runs these CTAs to their ends, interleaved."""
-        shares = not is_alone(self.exe.program)
-        tasks = [t for n in numbers for t in self.start(n, shares)]
-        if not shares:
+        tasks = [t for n in numbers for t in self.start(n)]
+        if not self.shares:
             for task in tasks:
                 self.advance(task, None)
             return

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from tilec.ir.access import Place
 from tilec.ir.barriers import BarrierState
@@ -84,6 +84,16 @@ class Cta:
                     raise UnfinishedAsync(f"cta {self.number} ends, but nobody waited for {f.label}: {show_stmt(stmt)}")
 
 
+class Launch(Protocol):
+    """What all instances of a run have in common.  `shares`: whether any of them can meet another."""
+
+    shares: bool
+
+    def claim(self, counter: str) -> int: ...
+
+    def writer(self, uid: int) -> str: ...
+
+
 class Instance:
     """One thread of control of a role."""
 
@@ -95,14 +105,13 @@ class Instance:
         tiles: dict[str, Tile],
         tensors: dict[str, Tensor],
         scalars: dict[str, int],
-        shares: bool,
-        claim: Callable[[str], int],
+        launch: Launch,
     ) -> None:
         self.label, self.uid, self.cta = label, uid, cta
         self.tiles, self.tensors = tiles, tensors
         self.vars: dict[str, Any] = scalars
-        self.shares = shares
-        self.claim = claim
+        self.shares = launch.shares
+        self.claim, self.writer = launch.claim, launch.writer
         self.stmt: Stmt | None = None
         self.clock: Clock = {label: 1}
         self.started: dict[Hashable, tuple[int, Stmt]] = {}  # per completion order: operations, and the last one
@@ -145,7 +154,7 @@ class Instance:
     def stored(self, tensor: Tensor, other: int) -> None:
         """Race if a Store met an element that another instance (by number) had stored."""
         if other:
-            raise Race(f"an element of {tensor.name} is stored by two instances")
+            raise Race(f"an element of {tensor.name} that {self.writer(other)} stores too")
 
     def _locate(self, place: Place) -> tuple[Tile, int, Box | None]:
         tile = self.tiles[place.buffer]

@@ -50,91 +50,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from tilec.ir.attention import Dtype
+from tilec.ir.declare import Axis as Axis
+from tilec.ir.declare import Bar as Bar
+from tilec.ir.declare import Barrier as Barrier
+from tilec.ir.declare import Buffer as Buffer
+from tilec.ir.declare import Global as Global
+from tilec.ir.declare import Grid as Grid
+from tilec.ir.declare import Layout as Layout
+from tilec.ir.declare import Slot as Slot
+from tilec.ir.declare import Space as Space
+from tilec.ir.declare import Window as Window
 from tilec.ir.expr import Expr, Int
 
-Space = Literal["register", "shared"]
 Unit = Literal["block", "warp", "warpgroup", "wave"]
 Segment = Literal["all", "left", "full", "right"]
-
-
-@dataclass(frozen=True)
-class Axis:
-    """A tile axis.  `size` is a constant expression: an integer, or over the program's tile constants (`TQ`)."""
-
-    name: str
-    size: Expr
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How a buffer lies in shared memory or over lanes, as data: `swizzle(bytes=128, major=d)`, `xor(unit=16, rows=8)`,
-    `fragment(mma=m64n128, operand=C)`.  Parameters are (name, value) pairs; values are integers or words."""
-
-    kind: str
-    params: tuple[tuple[str, int | str], ...] = ()
-
-
-@dataclass(frozen=True)
-class Buffer:
-    """A tile per stage.  No axes: one scalar.  `alias`: the buffer whose memory this one reuses."""
-
-    name: str
-    space: Space
-    dtype: Dtype
-    axes: tuple[Axis, ...]
-    stages: int = 1
-    layout: Layout | None = None
-    alias: str | None = None
-
-
-@dataclass(frozen=True)
-class Barrier:
-    """`arrivals` complete one phase; `tx`: a Copy's bytes count too (its completion is one of the arrivals)."""
-
-    name: str
-    kind: Literal["mbarrier", "named"]
-    arrivals: int
-    stages: int = 1
-    tx: bool = False
-
-
-@dataclass(frozen=True)
-class Global:
-    """A tensor in device memory; `dims` are extents in elements, over the program's extents.
-
-    The last dimension of `in` and `out` tensors is contiguous, tables are contiguous, a `param` has any strides."""
-
-    name: str
-    mode: Literal["in", "param", "out", "table", "counter"]
-    dtype: Dtype
-    dims: tuple[Expr, ...]
-
-
-@dataclass(frozen=True)
-class Window:
-    """Part of a tile: lanes `start` … `start + size` of an axis."""
-
-    axis: str
-    start: Expr
-    size: Expr
-
-
-@dataclass(frozen=True)
-class Slot:
-    """A buffer's stage, or windows of it, as source or destination of a tile operation."""
-
-    buffer: str
-    stage: Expr | None = None
-    windows: tuple[Window, ...] = ()
-
-
-@dataclass(frozen=True)
-class Bar:
-    """One barrier of an array of them."""
-
-    name: str
-    stage: Expr = field(default_factory=lambda: Int(0))
 
 
 class Stmt:
@@ -341,18 +270,6 @@ class Role:
     warps: int | None = None  # of a `block` role
     registers: int | None = None
     buffers: tuple[Buffer, ...] = ()  # register buffers, private to each instance
-
-
-@dataclass(frozen=True)
-class Grid:
-    """`tiles` units of work on `ctas` blocks.  `coords`: the tile coordinates and their extents, whose product `tiles` is
-    (fewer real tiles may exist: packed storage).  `order` names the block map, which is written out in the cluster `map`
-    that opens each role: `let` lines from `cta` to the coordinates."""
-
-    tiles: Expr
-    ctas: Expr
-    order: str
-    coords: tuple[tuple[str, Expr], ...] = ()
 
 
 @dataclass(frozen=True)
