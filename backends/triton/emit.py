@@ -213,7 +213,8 @@ class _Emitter:
         return tuple(i if self.x.is_base(i) else Int(0) for i in s.index)
 
     def address(self, s: Load | Store, axes: tuple[str, ...]) -> str:
-        pointer = self.x.pointer(s.tensor, s.index, self.bases.get((s.tensor, self.fixed(s))))
+        with self.x.lanes_of(s.where):
+            pointer = self.x.pointer(s.tensor, s.index, self.bases.get((s.tensor, self.fixed(s))))
         return self.x.expand(pointer, axes).text
 
     def statement(self, s: Stmt, depth: int) -> None:

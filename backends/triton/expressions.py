@@ -8,7 +8,8 @@ IR and truncate in Triton: they are printed as such only where both operands are
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tilec.backends.triton.names import Names
@@ -62,7 +63,8 @@ class Expressions:
     """Prints expressions of one kernel.
 
     `order`: all axes; `nonnegative`: scalars and buffers that never are negative; `loop_names`: counters of key loops;
-    `floats`: scalars that are floats.  `helpers` collects the functions of the prelude that were used."""
+    `floats`: scalars that are floats.  `helpers` collects the functions of the prelude that were used.  `guards`: conditions of
+    the lanes that what is printed now is for; a read of memory in it happens in those lanes alone."""
 
     names: Names
     buffers: Mapping[str, Buffer]
@@ -74,6 +76,7 @@ class Expressions:
     helpers: set[str] = field(default_factory=set)
     lanes: dict[str, str] = field(default_factory=dict)  # scalars that a search probes at many places at once
     fetch_guard: str = ""  # which of those places exist
+    guards: tuple[Expr, ...] = ()
 
     def kind(self, e: Expr) -> Kind:
         """Integer, float or boolean."""
@@ -113,7 +116,7 @@ class Expressions:
                 return Text(name + suffix, tuple(a.name for a in b.axes))
             case Fetch(name, index):
                 pointer = self.pointer(name, index)
-                guard = self.fetch_guard if "seek" in pointer.axes else ""
+                guard = self.fetch_guard if "seek" in pointer.axes else self._guard(pointer.axes)
                 return Text(f"tl.load({pointer.text}{guard})", pointer.axes)
             case Reduce(op, axis, x):
                 t = self.text(x)
@@ -134,7 +137,12 @@ class Expressions:
             # (x + (n - 1)) // n with n a tile constant
             case "//", (Op("+", (x, Op("-", (n, Int(1))))), m) if n is m and self.is_nonnegative(x):
                 return Text(f"tl.cdiv({self.text(x).text}, {self.text(n).text})", self.text(x).axes)
-        parts, axes = self.join([self.text(a) for a in args])
+        if name == "and":
+            first = self.text(args[0])
+            with self.lanes_of(args[0]):
+                parts, axes = self.join([first, self.text(args[1])])
+        else:
+            parts, axes = self.join([self.text(a) for a in args])
         if name in FLOAT_FUNCTIONS and self.kind(args[0]) == "int":
             parts = [Text(f"tl.cast({parts[0].text}, tl.float32)", axes)]
         if name in ("//", "%") and not all(self.is_nonnegative(a) for a in args):
@@ -172,6 +180,24 @@ class Expressions:
         return Text(f"tl.exp2({parts[1].at(6)} * tl.log2({parts[0].text}))", axes)
 
     # ------------------------------------------------------------------------------------------ memory
+
+    @contextmanager
+    def lanes_of(self, live: Expr | None) -> Iterator[None]:
+        """What is printed inside is for the lanes where `live` holds."""
+        before = self.guards
+        self.guards = (*before, *_conjuncts(live))
+        yield
+        self.guards = before
+
+    def _guard(self, axes: tuple[str, ...]) -> str:
+        """The mask of a load along `axes`: the conditions that vary along them alone and read no memory themselves."""
+        parts = [self.text(g) for g in dict.fromkeys(self.guards) if not any(isinstance(x, Fetch) for x in walk(g))]
+        parts, along = self.join([p for p in parts if p.axes and set(p.axes) <= set(axes)])
+        if not parts:
+            return ""
+        both = parts[0] if len(parts) == 1 else Text(" & ".join(p.at(ATOM) for p in parts), along, 2)
+        mask = self.expand(both, axes)
+        return f", mask={mask.text}, other=0"
 
     def pointer(self, tensor: str, index: tuple[Expr, ...], base: str | None = None) -> Text:
         """Address of tensor[index]: 64-bit offsets, except along a contiguous last dimension.
@@ -226,6 +252,16 @@ class Expressions:
 
 
 _ZERO = Int(0)
+
+
+def _conjuncts(e: Expr | None) -> tuple[Expr, ...]:
+    match e:
+        case None:
+            return ()
+        case Op("and", args):
+            return tuple(x for a in args for x in _conjuncts(a))
+        case _:
+            return (e,)
 
 
 def _names(e: Expr) -> set[str]:

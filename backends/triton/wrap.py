@@ -36,13 +36,13 @@ def _broken(head: str, text: str, depth: int, tail: str) -> list[str]:
         if len(terms) > 1:
             lines = [f"{head}("]
             for operator, term in terms:
-                lines += _part(f"{operator.strip()} {term}".strip(), depth + 1, "")
+                lines += _part(term, depth + 1, "", f"{operator.strip()} " if operator else "")
             return [*lines, f"{INDENT * depth})" + tail]
     return [head + text + tail]
 
 
-def _part(text: str, depth: int, tail: str) -> list[str]:
-    head = INDENT * depth
+def _part(text: str, depth: int, tail: str, operator: str = "") -> list[str]:
+    head = INDENT * depth + operator
     if len(head) + len(text) + len(tail) <= WIDTH:
         return [head + text + tail]
     name, equals, value = text.partition("=")
