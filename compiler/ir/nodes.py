@@ -199,7 +199,8 @@ class Priority(Stmt):
 
 @dataclass(frozen=True)
 class Fence(Stmt):
-    """Orders this instance's earlier writes before other units' reads: `async_proxy` (before TMA reads shared memory)."""
+    """Orders this instance's earlier writes before other units' reads: `async_proxy` stands between ordinary writes to
+    shared memory and an asynchronous Mma (or TMA) that reads them."""
 
     kind: str
 
