@@ -36,18 +36,20 @@ def spec(
     q: str = "",
     k: str = "",
     tails: str = "",
+    more: str = "",
     tile: tuple[int, int] | None = (16, 16),
 ) -> str:
     """Text of a kernel `case`: Q[b, q, h, d], K and V[b, k, h // group, ·], O and L, 1/sqrt(d), and further `lines`.
 
-    `q`, `k`: storage words of the sequence indices; `tails`: of K and V (`paged …`)."""
+    `q`, `k`: storage words of the sequence indices; `tails`: of K and V (`paged …`);
+    `more`: further indices."""
     head = "h" if group == 1 else f"h // {group}"
     last = "d" if e is None else "e"
     block = "" if tile is None else f"schedule case on any {{ tile q = {tile[0]}, k = {tile[1]} }}\n"
     rest = "".join(f"  {line}\n" for line in lines)
     return (
         "kernel case {\n"
-        f"  index  b : B, h : {heads}, q : M {q}, k : N {k}, d : {d}{'' if e is None else f', e : {e}'}\n"
+        f"  index  b : B, h : {heads}, q : M {q}, k : N {k}, d : {d}{'' if e is None else f', e : {e}'}{more}\n"
         f"  query  Q[b, q, h, d] : {dtype}\n"
         f"  key    K[b, k, {head}, d] : {dtype} {tails}\n"
         f"  value  V[b, k, {head}, {last}] : {dtype} {tails}\n"

@@ -1,8 +1,23 @@
 """Lengths that are no multiple of a tile, with poison behind every tensor, and tables that are looked up at every position."""
 
+import ast
+
 import numpy as np
 import pytest
 from case_kit import spec
+
+from tilec.compile_spec import emitted
+from tilec.frontend import read_text
+
+NESTED = {
+    "a table by a table": spec(
+        "param group[b, k] : i32", "param t[g] : f32", "score s = s + t[group[b, k]]", more=", g : 4"
+    ),
+    "a table by pairs": spec(
+        "param group[q, k] : i32", "param t[g] : f32", "score s = s + t[group[q, k]]", more=", g : 4"
+    ),
+    "pages": spec(k="lengths n", tails="paged pages[b, k // 16]"),
+}
 
 EDGES = [1, 2, 15, 16, 17, 31, 48, 65]
 
@@ -53,9 +68,29 @@ def test_what_lies_past_the_end_is_no_index(attend):
     """A table read through another: a position past the end would give an address far outside.
 
     https://github.com/pytorch/pytorch/issues/137801"""
-    text = spec("param group[b, k] : i32", "param t[g] : f32", "score s = s + t[group[b, k]]").replace(
-        "d : 32", "d : 32, g : 4"
-    )
     rng = np.random.default_rng(0)
     given = {"group": rng.integers(0, 4, (2, 46)).astype(np.int32)}
-    attend(text, {"B": 2, "M": 46, "N": 46}, inputs=given)
+    attend(NESTED["a table by a table"], {"B": 2, "M": 46, "N": 46}, inputs=given)
+
+
+def loads(tree):
+    """Calls of tl.load under a node, and whether each has a mask."""
+    for x in ast.walk(tree):
+        if isinstance(x, ast.Call) and isinstance(x.func, ast.Attribute) and x.func.attr == "load":
+            yield x, any(w.arg == "mask" for w in x.keywords)
+
+
+def varies(x, name="k"):
+    return any(isinstance(y, ast.Name) and y.id == name for y in ast.walk(x))
+
+
+@pytest.mark.parametrize("target", ["sm90", "gfx942"])
+@pytest.mark.parametrize("name", NESTED)
+def test_reads_inside_an_index_exist_as_well(name, target):
+    """https://github.com/pytorch/pytorch/issues/137801"""
+    read = read_text(NESTED[name])
+    files = emitted(read, read.kernels[0], target, "triton", {}, ("source",))
+    (text,) = (t.decode() for n, t in files.items() if n.endswith(".py"))
+    masked = [x for x, has in loads(ast.parse(text)) if has and varies(x)]
+    inner = [(x, has) for outer in masked for x, has in loads(outer) if x is not outer and varies(x)]
+    assert inner and all(has for _, has in inner)
