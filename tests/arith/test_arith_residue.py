@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from arith_masks import FACTS, formulas, problems, read, table
+from arith_masks import FACTS, formulas, problems, read, sought, table, walk_segments
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tilec.arith.bounds import k_bounds
 from tilec.arith.evaluate import evaluate
 from tilec.arith.formula import normalise
 from tilec.arith.residue import Residue, in_class, residue_of
+from tilec.arith.segments import tile_segments
 from tilec.ir.expr import Expr, Int, Var
 
 EXTENTS = (Var("M"), Var("N"))
@@ -47,6 +49,31 @@ def test_classes_hold_every_live_pair_once(text: str, env: dict[str, Any], perio
         assert normal.union == () or normal.opaque  # nothing is left, or the mask is too large
         return
     assert sorted(pairs_by_class(mask, residue, env)) == pairs(mask, env)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(formulas(), problems(), st.integers(2, 4))
+def test_bounds_inside_a_class(text: str, env: dict[str, Any], period: int):
+    """The rewritten mask is a mask: its loops, over the class's extents, miss nothing."""
+    normal = normalise(read(f"({text}) and (q - k) % {period} == 1"), params=FACTS)
+    residue = residue_of(normal)
+    if residue is None:
+        return
+    cls = in_class(normal, residue, Var("r"), EXTENTS, FACTS)
+    bounds = k_bounds(cls.normal, Var("first"), Var("last"), cls.keys)
+    segments = tile_segments(bounds, Int(3))
+    for r in range(period):
+        here = {**env, "r": r}
+        rows, keys = evaluate(cls.rows, here), evaluate(cls.keys, here)
+        live = table(cls.normal.mask, here, shape=(rows, keys))
+        for first in range(0, rows, 2):
+            last = min(first + 2, rows) - 1
+            at = sought(bounds.seeks, {**here, "first": first, "last": last})
+            done = walk_segments(segments, at)
+            needed = live[first] | live[last]
+            assert all(k // 3 in done.visited for k in range(keys) if needed >> k & 1)
+            unmasked = [k for t in done.unmasked for k in range(3 * t, 3 * t + 3)]
+            assert all(k < keys and live[first] >> k & 1 and live[last] >> k & 1 for k in unmasked)
 
 
 @settings(max_examples=50, deadline=None)
