@@ -11,7 +11,7 @@ tidy              drop what nothing uses
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilec.ir import storage
 from tilec.ir.attention import BYTES, Attention
@@ -38,21 +38,27 @@ CPU_TILE = 64  # rows and keys of a tile where the interpreter runs: NumPy's cos
 
 @dataclass(frozen=True)
 class Case:
-    """What decides: the kernel, the machine, who prints, what the spec says of the how, and whether base addresses and
-    strides of the call are multiples of 16 bytes."""
+    """What decides: the kernel, the machine, who prints, what the spec says of the how, and what is known of the calls
+    (`backends.base`, Variants)."""
 
     attn: Attention
     target: Target
     backend: Backend
     schedule: Schedule
-    aligned: bool
+    features: frozenset[str]
 
     @property
     def boxes(self) -> bool:
         """Whether tiles of keys may come through tensor maps: needs dense storage walked in order."""
         dense = self.attn.index(self.attn.k).storage.kind == "dense"
         in_order = not (mask_options(self).residue and residue_order(self.attn))
-        return self.aligned and self.backend.name == "triton" and "tma" in self.target.features and dense and in_order
+        return (
+            "aligned" in self.features
+            and self.backend.name == "triton"
+            and "tma" in self.target.features
+            and dense
+            and in_order
+        )
 
 
 Pass = tuple[str, Callable[[Program], Program]]
@@ -64,10 +70,10 @@ def lower(
     schedule: Schedule | None = None,
     backend: str | None = None,
     *,
-    aligned: bool = False,
+    features: frozenset[str] = frozenset(),
 ) -> Program:
     """The lowered program.  Raises Faults (E08, E09) for a schedule or a dtype that the target or backend cannot take."""
-    *_, (_, program) = stages(attn, target, schedule, backend, aligned=aligned)
+    *_, (_, program) = stages(attn, target, schedule, backend, features=features)
     return program
 
 
@@ -77,14 +83,17 @@ def stages(
     schedule: Schedule | None = None,
     backend: str | None = None,
     *,
-    aligned: bool = False,
+    features: frozenset[str] = frozenset(),
 ) -> Iterator[tuple[str, Program]]:
     """(pass name, program after it), in order."""
     machine = target_of(target)
-    case = Case(attn, machine, choose_backend(machine, backend), schedule or EMPTY, aligned)
+    case = Case(attn, machine, choose_backend(machine, backend), schedule or EMPTY, features)
     check_target(attn, machine)
     check_schedule(attn, case.schedule, machine, case.backend)
     program = lower_attention(distinct_indices(attn), target)
+    if "unit" in features:
+        rows = tuple(replace(t, mode="row") if t.mode == "param" else t for t in program.tensors)
+        program = program.with_(tensors=rows)
     yield "lower_attention", program
     for name, run in passes(case):
         program = run(program)

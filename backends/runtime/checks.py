@@ -218,7 +218,8 @@ def bind(signature: Signature, tensors: Tensors, target: str, out: Tensors | Non
     return Bound(
         extents=env,
         constants=tuple((s, env[s]) for s in signature.constants),
-        features=_features((*rows, *(out or ())[:1]), (*tensors, *(out or ())), outputs, allocate=out is None),
+        features=_features((*rows, *(out or ())[:1]), (*tensors, *(out or ())), outputs, allocate=out is None)
+        | _round(signature, env),
         strides=tuple(t.stride() for t in tensors),
         outputs=outputs,
         output_strides=tuple(t.stride() for t in out) if out is not None else None,
@@ -293,7 +294,7 @@ def _check_out(signature: Signature, out: Tensors, outputs: tuple[Output, ...], 
                 signature, argument, "E1019", f"`out` for `{argument.name}` must be {wanted}; this call gave {given}"
             )
         overlapping = any(n > 1 and s == 0 for n, s in zip(t.shape, t.stride(), strict=True))
-        if t.numel() and (overlapping or (t.ndim and t.shape[-1] > 1 and t.stride(-1) != 1)):
+        if t.numel() and (overlapping or (argument.slot in _ROWS and t.ndim and t.shape[-1] > 1 and t.stride(-1) != 1)):
             message = f"`out` for `{argument.name}` needs distinct elements and a contiguous last dimension"
             raise fault(signature, argument, "E1019", f"{message}; this call gave strides {_shape(t.stride())}")
 
@@ -307,7 +308,14 @@ def _features(rows: Tensors, tensors: Tensors, outputs: tuple[Output, ...], allo
     offsets = [sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True) if n) for t in tensors]
     if max(*offsets, *(prod(o.shape) for o in outputs)) < 2**31:
         found.add("narrow")
+    if all(not t.ndim or t.shape[-1] <= 1 or t.stride(-1) == 1 for t in tensors):
+        found.add("unit")
     return frozenset(found)
+
+
+def _round(signature: Signature, env: Mapping[str, int]) -> frozenset[str]:
+    held = [evaluate(s.rows, env) for s in signature.sequences]
+    return frozenset({"round"} if all(n % 16 == 0 for n in held) else ())
 
 
 def _aligned(t: torch.Tensor) -> bool:

@@ -23,7 +23,7 @@ class Triton:
     """Compiles by printing.  Machine code is made by Triton: at the first launch, or by `build.machine_code` without a device."""
 
     name = "triton"
-    features: frozenset[Feature] = frozenset({"aligned"})
+    features: frozenset[Feature] = frozenset({"aligned", "unit", "round"})
 
     def toolchain(self, target: str) -> Mapping[str, str]:
         """Triton's version.  Raises TargetFault E0911 where it is not installed."""
@@ -44,7 +44,7 @@ class Triton:
         from tilec.pipeline import lower
 
         check_limits(attn, target)
-        program = lower(attn, target, schedule, self.name, aligned="aligned" in variant.features)
+        program = lower(attn, target, schedule, self.name, features=variant.features)
         role = program.roles[0]
         stages = [s.stages for s in walk(role.body) if isinstance(s, For) and s.stages]
         printed = emit(program, interpret=target == "cpu")
@@ -52,6 +52,7 @@ class Triton:
             "function": printed.function,
             "arguments": [[p.name, p.kind, p.of, p.dimension] for p in printed.parameters],
             "constants": dict(printed.constants),
+            "rounds": sorted(rounds(attn)) if "round" in variant.features else [],
             "boxes": printed.boxes,
             "tensors": {t.name: [t.mode, t.dtype, len(t.dims)] for t in program.tensors},
             "tile": dict(program.tile),
@@ -62,6 +63,14 @@ class Triton:
         }
         sources = {f"{attn.name}_{target}.triton.py": printed.text, PROGRAM: show_program(program)}
         return Artifact(attn.name, target, self.name, variant, sources, metadata)
+
+
+def rounds(attn: Attention) -> set[str]:
+    """Extents that the feature `round` speaks of."""
+    from tilec.ir.expr import free_vars
+    from tilec.ir.storage import rows_symbol
+
+    return {n for i in (attn.q, attn.k) for n in free_vars(rows_symbol(attn.index(i)))}
 
 
 BACKEND = Triton()

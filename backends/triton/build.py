@@ -67,6 +67,8 @@ def types_of(metadata: Mapping[str, Any], *, aligned: bool) -> tuple[dict[str, s
     for name, kind, of, dimension in metadata["arguments"]:
         if kind == "extent":
             kinds[name] = "i32"
+            if of in metadata["rounds"]:
+                divisors[name] = ALIGNMENT
             continue
         mode, dtype, rank = metadata["tensors"][of]
         if kind == "box":

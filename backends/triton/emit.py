@@ -4,7 +4,8 @@ Nothing is decided here: loops, masks, tile sizes, block map, pipelining depth a
 source is meant to be read: names are the spec's, `K_tile` is a tile of tensor K, `lane_d` counts along axis d.
 
 Parameters of the generated function, those that it uses: for each tensor a pointer and the strides of all dimensions but the
-last, which is contiguous (a param has one for the last as well); the call's extents; tile constants.  Offsets are 64-bit.
+last, which is contiguous (a param and an LSE have one for the last as well); the call's extents; tile constants.  Offsets are
+64-bit.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tilec.backends.triton.expressions import DTYPES, Expressions
 from tilec.backends.triton.names import Names
 from tilec.backends.triton.prelude import prelude
 from tilec.backends.triton.wrap import INDENT, WIDTH, assignment, statement
-from tilec.ir.expr import Expr, Int, Iota, Var, substitute
+from tilec.ir.expr import Expr, Int, Iota, Var, free_vars, substitute
 from tilec.ir.expr import walk as expressions
 from tilec.ir.nodes import (
     Buffer,
@@ -73,9 +74,15 @@ def emit(program: Program, *, interpret: bool = False) -> Printed:
     return _Emitter(program, interpret).module()
 
 
-def strided_dimensions(t: Global) -> range:
-    """Dimensions whose stride is an argument."""
-    return range(len(t.dims) if t.mode == "param" else len(t.dims) - 1)
+def contiguous(program: Program) -> frozenset[str]:
+    """Tensors whose last dimension has stride 1: tables, and what is read or written as rows of features."""
+    vectors = {s.tensor for s in walk(program.roles[0].body) if isinstance(s, Store) and len(s.axes) < 2}
+    return frozenset(t.name for t in program.tensors if t.mode != "param" and t.name not in vectors)
+
+
+def strided_dimensions(t: Global, rows: frozenset[str]) -> range:
+    """Dimensions whose stride is an argument, all but the last of tensors in `rows`."""
+    return range(len(t.dims) - (t.name in rows))
 
 
 def boxes_of(program: Program) -> dict[str, list[int]]:
@@ -107,6 +114,7 @@ class _Emitter:
         self.function = f"{program.name}_forward"
         self.names = Names((self.function,))
         self.boxes = boxes_of(program)
+        self.rows = contiguous(program)
         self.parameters = self._parameters()
         self.buffers = {b.name: b for b in self.role.buffers}
         self.sizes = {a.name: a.size for b in self.role.buffers for a in b.axes}
@@ -114,7 +122,7 @@ class _Emitter:
         loops = frozenset(s.var for s in walk(self.role.body) if isinstance(s, For))
         positive = {"cta", *program.extents, *(name for name, _ in program.tile), *tables}
         tensors = {t.name: t for t in program.tensors}
-        self.x = Expressions(self.names, self.buffers, tensors, tuple(self.sizes), positive, loops)
+        self.x = Expressions(self.names, self.buffers, tensors, self.rows, tuple(self.sizes), positive, loops)
         self.coordinates = False  # inside cluster `map`, whose scalars are never negative
         self.lines: list[str] = []
         self.bases: dict[tuple[str, tuple[Expr, ...]], str] = {}
@@ -129,7 +137,7 @@ class _Emitter:
             for t in p.tensors
         ]
         for t in p.tensors:
-            out += [Parameter(names.stride(t.name, n), "stride", t.name, n) for n in strided_dimensions(t)]
+            out += [Parameter(names.stride(t.name, n), "stride", t.name, n) for n in strided_dimensions(t, self.rows)]
         return out + [Parameter(names.scalar(e), "extent", e) for e in p.extents]
 
     # ------------------------------------------------------------------------------------------ module
@@ -193,8 +201,11 @@ class _Emitter:
     def block(self, body: tuple[Stmt, ...], depth: int) -> None:
         """Statements of one scope: what it defines is not known after it."""
         known = dict(self.bases)
-        for s in body:
-            self.statement(s, depth)
+        for group in _searches(body):
+            if isinstance(group[0], Seek):
+                self.seek(tuple(s for s in group if isinstance(s, Seek)), depth)
+            else:
+                self.statement(group[0], depth)
         self.bases = known
 
     def hoist(self, s: Stmt, depth: int) -> None:
@@ -222,8 +233,6 @@ class _Emitter:
             case Let(name, value):
                 self.scalar(name, value)
                 self.assign(depth, self.names.scalar(name), self.x.show(value))
-            case Seek():
-                self.seek(s, depth)
             case Compute(dst, value):
                 self.assign(depth, self.names.buffer(dst.buffer), self.value(self.buffers[dst.buffer], value))
             case Load():
@@ -275,25 +284,31 @@ class _Emitter:
         self.line(depth, f"for {self.names.scalar(s.var)} in tl.range({lo}, {hi}{stages}):")
         self.block(s.body, depth + 1)
 
-    def seek(self, s: Seek, depth: int) -> None:
-        """Search by `PROBES` places at once: each round leaves a PROBES-th of the range, so 16384 positions take two loads
-        where bisection takes fourteen, one after the other."""
-        wanted = (s.name, f"{s.name}_to", f"{s.name}_step", f"{s.name}_probe", f"{s.name}_below")
-        if self.x.is_nonnegative(s.lo):
-            self.x.nonnegative |= {s.name, wanted[1], wanted[3]}
-        name, hi, step, probe, below = (self.names.scalar(n) for n in wanted)
-        self.x.lanes[wanted[3]], self.x.fetch_guard = "seek", f", mask={probe} < {hi}"
-        cond = self.x.show(substitute(s.cond, {Var(s.name): Var(wanted[3])}))
-        self.x.fetch_guard = ""
-        self.comment(depth, f"{s.name}: the least from {s.lo} to {s.hi} with {s.cond}")
-        self.line(depth, f"{name} = tl.cast({self.x.show(s.lo)}, tl.int32)")
-        self.line(depth, f"{hi} = tl.cast({self.x.show(s.hi)}, tl.int32)")
-        self.line(depth, f"while {name} < {hi}:")
-        self.line(depth + 1, f"{step} = tl.cdiv({hi} - {name}, {PROBES})")
-        self.line(depth + 1, f"{probe} = {name} + {step} * (tl.arange(0, {PROBES}) + 1) - 1")
-        self.assign(depth + 1, below, f"({probe} < {hi}) & ~({cond})")
-        self.line(depth + 1, f"{name} += {step} * tl.sum({below}.to(tl.int32))")
-        self.line(depth + 1, f"{hi} = tl.minimum({hi}, {name} + {step} - 1)")
+    def seek(self, group: tuple[Seek, ...], depth: int) -> None:
+        """Searches that do not depend on each other, in one loop, each by `PROBES` places at once: a round leaves a
+        PROBES-th of the range, so 16384 positions take two loads where bisection takes fourteen, one after the other."""
+        rounds, open_ends = [], []
+        for s in group:
+            wanted = (s.name, f"{s.name}_to", f"{s.name}_step", f"{s.name}_probe", f"{s.name}_below")
+            if self.x.is_nonnegative(s.lo):
+                self.x.nonnegative |= {s.name, wanted[1], wanted[3]}
+            name, hi, step, probe, below = (self.names.scalar(n) for n in wanted)
+            self.comment(depth, f"{s.name}: the least from {s.lo} to {s.hi} with {s.cond}")
+            self.line(depth, f"{name} = tl.cast({self.x.show(s.lo)}, tl.int32)")
+            self.line(depth, f"{hi} = tl.cast({self.x.show(s.hi)}, tl.int32)")
+            open_ends.append(f"({name} < {hi})")
+            rounds.append((s, wanted[3], name, hi, step, probe, below))
+        self.line(depth, f"while {' | '.join(open_ends)}:")
+        for s, scalar, name, hi, step, probe, below in rounds:
+            self.x.lanes[scalar], self.x.fetch_guard = "seek", f", mask={probe} < {hi}"
+            cond = self.x.show(substitute(s.cond, {Var(s.name): Var(scalar)}))
+            self.x.fetch_guard = ""
+            self.line(depth + 1, f"{step} = tl.maximum(1, tl.cdiv({hi} - {name}, {PROBES}))")
+            self.line(depth + 1, f"{probe} = {name} + {step} * (tl.arange(0, {PROBES}) + 1) - 1")
+            self.assign(depth + 1, below, f"({probe} < {hi}) & ~({cond})")
+        for _, _, name, hi, step, _, below in rounds:
+            self.line(depth + 1, f"{name} += {step} * tl.sum({below}.to(tl.int32))")
+            self.line(depth + 1, f"{hi} = tl.minimum({hi}, {name} + {step} - 1)")
 
     def value(self, buffer: Buffer, value: Expr) -> str:
         """`value` as a whole tile of `buffer`."""
@@ -349,6 +364,19 @@ class _Emitter:
         acc = f", {name}" if s.accumulate else ""
         exact = ', input_precision="ieee"' if self.buffers[s.a.buffer].dtype == "f32" else ""
         self.assign(depth, name, f"tl.dot({left}, {right}{acc}{exact})")
+
+
+def _searches(body: tuple[Stmt, ...]) -> list[tuple[Stmt, ...]]:
+    """Statements one by one, but consecutive searches that do not read each other's results together."""
+    groups: list[tuple[Stmt, ...]] = []
+    for s in body:
+        last = groups[-1] if groups else ()
+        found = {x.name for x in last if isinstance(x, Seek)}
+        if isinstance(s, Seek) and found and not found & (free_vars(s.cond) | free_vars(s.lo) | free_vars(s.hi)):
+            groups[-1] = (*last, s)
+        else:
+            groups.append((s,))
+    return groups
 
 
 def _filled(names: list[str]) -> list[str]:

@@ -62,13 +62,15 @@ class Text:
 class Expressions:
     """Prints expressions of one kernel.
 
-    `order`: all axes; `nonnegative`: scalars and buffers that never are negative; `loop_names`: counters of key loops;
-    `floats`: scalars that are floats.  `helpers` collects the functions of the prelude that were used.  `guards`: conditions of
-    the lanes that what is printed now is for; a read of memory in it happens in those lanes alone."""
+    `rows`: tensors whose last dimension is contiguous; `order`: all axes; `nonnegative`: scalars and buffers that never are
+    negative; `loop_names`: counters of key loops; `floats`: scalars that are floats; `guards`: conditions of the lanes that
+    what is printed now is for: a read of memory in it happens in those lanes alone.  `helpers` collects the functions of the
+    prelude that were used."""
 
     names: Names
     buffers: Mapping[str, Buffer]
     tensors: Mapping[str, Global]
+    rows: frozenset[str]
     order: tuple[str, ...]
     nonnegative: set[str]
     loop_names: frozenset[str]
@@ -208,7 +210,7 @@ class Expressions:
             t = self.text(i)
             if base is not None and self.is_base(i):
                 continue
-            if n == len(index) - 1 and self.tensors[tensor].mode != "param":
+            if n == len(index) - 1 and tensor in self.rows:
                 terms.append(t)
             elif i is not _ZERO:
                 terms.append(Text(f"{self.wide(t)} * {self.names.stride(tensor, n)}", t.axes, 6))

@@ -11,6 +11,7 @@ from torch import Tensor
 from tilec.backends.base import Artifact
 from tilec.backends.runtime.checks import Bound
 from tilec.backends.runtime.signature import Signature
+from tilec.backends.runtime.torch_op import inputs_of
 from tilec.backends.triton.build import compile_kernel
 
 
@@ -28,9 +29,10 @@ def source_of(artifact: Artifact) -> tuple[str, str]:
 
 def scalars(artifact: Artifact, signature: Signature, bound: Bound) -> tuple[list[int], int]:
     """(strides and extents in the kernel's order, number of blocks) of one call shape."""
-    names = [*signature.names, *(o.name for o in signature.outputs)]
     outputs = bound.output_strides or tuple(_contiguous(o.shape) for o in bound.outputs)
-    strides = dict(zip(names, (*bound.strides, *outputs), strict=True))
+    strides = dict(
+        zip([*signature.names, *(o.name for o in signature.outputs)], (*bound.strides, *outputs), strict=True)
+    )
     values: list[int] = []
     for _, kind, of, dimension in artifact.metadata["arguments"]:
         if kind in ("stride", "extent"):
@@ -49,7 +51,7 @@ def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 def order_of(artifact: Artifact, signature: Signature) -> list[int]:
     """For each tensor argument of the kernel, which of (arguments + outputs) it is."""
-    names = [*signature.names, *(o.name for o in signature.outputs)]
+    names = [*inputs_of(signature), *(o.name for o in signature.outputs)]
     return [names.index(of) for _, kind, of, _ in artifact.metadata["arguments"] if kind in ("pointer", "box")]
 
 

@@ -59,10 +59,11 @@ class Barrier:
 class Global:
     """A tensor in device memory; `dims` are extents in elements, over the program's extents.
 
-    The last dimension of `in` and `out` tensors is contiguous, tables are contiguous, a `param` has any strides."""
+    The last dimension of `in` and `out` tensors is contiguous, tables are contiguous, a `param` has any strides,
+    a `row` is a param whose last dimension is contiguous."""
 
     name: str
-    mode: Literal["in", "param", "out", "table", "counter"]
+    mode: Literal["in", "param", "row", "out", "table", "counter"]
     dtype: Dtype
     dims: tuple[Expr, ...]
 

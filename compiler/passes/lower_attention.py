@@ -44,8 +44,8 @@ def lower_attention(attn: Attention, target: str) -> Program:
         name=attn.name,
         target=target,
         tile=tuple((c.name, n) for c, n in names.sizes),
-        extents=storage.storage_symbols(attn) + (("seed", "offset") if attn.dropout else ()),
-        tensors=tuple(_global(attn, t) for t in attn.tensors),
+        extents=storage.storage_symbols(attn),
+        tensors=(*(_global(attn, t) for t in attn.tensors), *_rng(attn)),
         grid=grid_of(names.coords),
         buffers=(),
         barriers=(),
@@ -122,6 +122,11 @@ def _global(attn: Attention, t: Tensor) -> Global:
         case _:
             mode = "in"
     return Global(t.name, mode, t.dtype, storage.memory_dims(attn, t))
+
+
+def _rng(attn: Attention) -> tuple[Global, ...]:
+    """Where dropout's seed and offset lie: in device memory, so that a captured graph reads new ones at each replay."""
+    return () if attn.rng is None else (Global(attn.rng, "table", "i64", (Int(2),)),)
 
 
 def _sequence(attn: Attention, names: Names, body: TileBody) -> tuple[Stmt, ...]:

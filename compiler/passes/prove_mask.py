@@ -33,6 +33,7 @@ from tilec.ir.nodes import (
     For,
     If,
     Let,
+    Load,
     Program,
     Proof,
     Seek,
@@ -44,6 +45,7 @@ from tilec.ir.nodes import (
 )
 from tilec.passes.lower_attention import grid_of, map_lets
 from tilec.passes.names import local
+from tilec.passes.tidy import mentioned
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,9 @@ class _Splitter:
                 for n, (which, empty, body) in enumerate(parts):
                     if not empty:
                         names = (self.attn.q, self.attn.k)
-                        proof = Proof(self.formula, self.rows, which, part, segment.because, self.keys, self.size, names)
+                        proof = Proof(
+                            self.formula, self.rows, which, part, segment.because, self.keys, self.size, names
+                        )
                         out.append(For(s.var, numbers[n], numbers[n + 1], body, proof))
         return tuple(out)
 
@@ -201,7 +205,13 @@ def _full_body(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
                 return ()
         return (new,)
 
-    return rewrite(body, rule)
+    return _read_only(rewrite(body, rule))
+
+
+def _read_only(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """Without the loads of tiles that only the mask read."""
+    _, read = mentioned(tuple(s for s in body if not isinstance(s, Load)))
+    return tuple(s for s in body if not (isinstance(s, Load) and s.dst.buffer not in read))
 
 
 def _conjuncts(e: Expr) -> tuple[Expr, ...]:

@@ -16,6 +16,7 @@ from tilec.ir.expr import (
     Expr,
     Fetch,
     Float,
+    Int,
     Iota,
     Read,
     Reduce,
@@ -45,6 +46,7 @@ class TileBody:
         self.row_sum = self._buffer("row_sum", "f32", q)
         self.acc = self._buffer("acc", "f32", q, attn.feature)
         self.weights = self._buffer("weights", "f32", q, k)
+        self.seeds = (Var(local(attn, "seed")), Var(local(attn, "offset")))
         self.rounded = self._buffer("rounded", attn.tensor(attn.value).dtype, q, k)
 
     def _buffer(self, name: str, dtype: Dtype, *axes: str) -> str:
@@ -140,13 +142,8 @@ class TileBody:
         return tuple(out)
 
     def _dropped(self, p: float) -> Expr:
-        """The weights that dropout keeps, scaled up.  Outer indices beyond two fold into the batch word."""
-        attn = self.attn
-        b: Expr = ZERO
-        for i in attn.outer[:-1]:
-            b = add(mul(b, i.extent), Var(i.name))
-        h = Var(attn.outer[-1].name) if attn.outer else ZERO
-        draw = call("uniform", Var("seed"), Var("offset"), b, h, Read(self.q_tile), Read(self.k_tile))
+        """The weights that dropout keeps, scaled up."""
+        draw = call("uniform", *self.seeds, *self.attn.dropout_words, Read(self.q_tile), Read(self.k_tile))
         kept = mul(Read(self.weights), Float(1.0 / (1.0 - p)))
         return where(compare(">=", draw, Float(p)), kept, Float(0.0))
 
@@ -232,6 +229,8 @@ class TileBody:
             name = self._fresh(f"{e.tensor}_value")
             self.held[e] = Var(name)
             out.append(Let(name, self._memory(e)))
+        if attn.rng is not None:
+            out += [Let(seed.name, Fetch(attn.rng, (Int(n),))) for n, seed in enumerate(self.seeds)]
         return out
 
     def _loads(self, reads: dict[Fetch, None]) -> list[Stmt]:
