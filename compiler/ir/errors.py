@@ -8,7 +8,7 @@ class ExecutionError(Exception):
 
 
 class Undefined(ExecutionError):
-    """A buffer or scalar was read before anything was written to it."""
+    """A buffer or scalar was read before anything was written to it, or an integer divided by zero."""
 
 
 class OutOfBounds(ExecutionError):

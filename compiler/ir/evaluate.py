@@ -1,7 +1,8 @@
 """Expressions of a tile program as NumPy closures, with broadcasting by axis name resolved beforehand.
 
 A value is a Python int or bool, an `np.float32`, or an array of int64, float32 or bool whose dimensions are the axes of
-its `Code`, in that order.  Floats are IEEE f32 throughout.  Scalar `where`, `and` and `or` are lazy, as `?:`, `&&` and `||` are.
+its `Code`, in that order.  Floats are IEEE f32 throughout.  `where` with a scalar condition and
+`and` and `or` with a scalar on the left are lazy, as `?:`, `&&` and `||` are.
 
 *Live lanes.*  Every closure takes the lanes it is evaluated for, or None for all.  A `Fetch` outside its tensor is an error in a
 live lane and reads element 0 in a dead one.  Only Load, Copy and Store narrow the live lanes, by their `where`; within it `and`
@@ -121,7 +122,7 @@ def compile_expr(e: Expr, scope: Scope, lanes: Mapping[str, int]) -> Code:
         case Reduce(op, axis, x):
             return _reduce(op, axis, compile_expr(x, scope, lanes), lanes[axis])
         case Op(name, args):
-            return _operator(name, [compile_expr(a, scope, lanes) for a in args], kind)
+            return _operator(name, [compile_expr(a, scope, lanes) for a in args], kind, lanes)
     raise TypeError(f"not an expression: {e!r}")
 
 
@@ -203,11 +204,11 @@ _PYTHON: dict[str, Callable[..., Any]] = {"min": min, "max": max, "not": operato
 _COMPARES = frozenset({"==", "!=", "<=", "<", ">=", ">"})
 
 
-def _operator(name: str, args: list[Code], kind: Kind) -> Code:
+def _operator(name: str, args: list[Code], kind: Kind, lanes: Mapping[str, int]) -> Code:
     if name in ("and", "or"):
-        return _connective(name, *args)
+        return _connective(name, args[0], args[1], lanes=lanes)
     if name == "where":
-        return _where(*args, kind=kind)
+        return _where(*args, kind=kind, lanes=lanes)
     axes = union(*(a.axes for a in args))
     if name == "uniform":
         seed, offset, *position = (aligned(a, axes) for a in args)
@@ -231,31 +232,42 @@ def _operator(name: str, args: list[Code], kind: Kind) -> Code:
     return Code(axes, kind, lambda f, live: fn(x(f, live), y(f, live)))
 
 
-def _connective(name: str, a: Code, b: Code) -> Code:
+def _shape(axes: Axes, lanes: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(lanes[a] for a in axes)
+
+
+def _connective(name: str, a: Code, b: Code, *, lanes: Mapping[str, int]) -> Code:
+    """A scalar left operand that decides leaves the right one alone."""
     axes = union(a.axes, b.axes)
     x, y = aligned(a, axes), aligned(b, axes)
+    decides = name == "or"
     if not axes:
         if name == "and":
             return Code(axes, "bool", lambda f, live: x(f, live) and y(f, live))
         return Code(axes, "bool", lambda f, live: x(f, live) or y(f, live))
+    if not a.axes:
+        constant = np.full(_shape(axes, lanes), decides)
+        return Code(axes, "bool", lambda f, live: constant if x(f, live) == decides else y(f, live))
 
     def both(f: Frame, live: Live | None) -> Any:
         left = x(f, live)
-        return left & y(f, narrow(live, left, axes if a.axes else ()))
+        return left & y(f, narrow(live, left, axes))
 
     return Code(axes, "bool", both if name == "and" else lambda f, live: x(f, live) | y(f, live))
 
 
-def _where(c: Code, a: Code, b: Code, *, kind: Kind) -> Code:
+def _where(c: Code, a: Code, b: Code, *, kind: Kind, lanes: Mapping[str, int]) -> Code:
+    """A scalar condition leaves the other value alone."""
     if kind == "float":
         a, b = _as_float(a), _as_float(b)
     axes = union(c.axes, a.axes, b.axes)
-    if not c.axes:
-        test, x, y = c.run, aligned(a, axes), aligned(b, axes)
-        if a.axes == b.axes or not axes:
-            return Code(axes, kind, lambda f, live: x(f, live) if test(f, live) else y(f, live))
     test, x, y = aligned(c, axes), aligned(a, axes), aligned(b, axes)
-    return Code(axes, kind, lambda f, live: np.where(test(f, live), x(f, live), y(f, live)))
+    if c.axes:
+        return Code(axes, kind, lambda f, live: np.where(test(f, live), x(f, live), y(f, live)))
+    if a.axes == b.axes:
+        return Code(axes, kind, lambda f, live: x(f, live) if test(f, live) else y(f, live))
+    shape = _shape(axes, lanes)
+    return Code(axes, kind, lambda f, live: np.broadcast_to(x(f, live) if test(f, live) else y(f, live), shape))
 
 
 assert set(_TILE) | {"and", "or", "where", "uniform"} == set(OPS)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tilec.ir.errors import CallError, Deadlock, Endless, ExecutionError
+from tilec.ir.errors import CallError, Deadlock, Endless, ExecutionError, Undefined
 from tilec.ir.execute import Blocked, Executable, Extents, Steps, compile_program, run_block
 from tilec.ir.machine import Cta, Instance, make_tiles
 from tilec.ir.memory import Tensor
@@ -202,9 +202,10 @@ class _State:
                     return
                 if n == steps:
                     return
-        except ExecutionError as e:
+        except (ExecutionError, ZeroDivisionError) as e:
+            kind = type(e) if isinstance(e, ExecutionError) else Undefined
             where = "" if f.stmt is None else f"\n  in {show_stmt(f.stmt)}"
-            raise type(e)(f"{e}{where}\n  of {f.label}, cta {f.cta.number}") from None
+            raise kind(f"{e}{where}\n  of {f.label}, cta {f.cta.number}") from None
         task.steps = _DONE
 
 

@@ -38,7 +38,8 @@ so a missing arrive, a swapped parity and an early release are found even where 
 *Edges.*  A lane of `Load` or `Copy` whose `where` is false reads nothing and gives `other`; a lane of `Store` whose `where`
 is false writes nothing.  Index expressions are in elements, per dimension of the tensor; strides belong to the call.  An
 index outside the tensor in a lane that is not masked off is an error, of a `Fetch` inside the index as well.  A `Fetch` in
-any other statement is read in every lane: a guarded read is a Load.  Scalar `where`, `and` and `or` are lazy, as in C.
+any other statement is read in every lane: a guarded read is a Load.  `where`, `and` and `or` on a scalar condition are
+lazy, as in C.
 
 *Division of labour.*  Passes write programs; `ir.verify` says which are well formed; `ir.interp` runs them at every level;
 backends print them.  `notes`, `layout`, `registers`, `warps`, `stages` of a loop and `Priority` never change a result.
