@@ -17,6 +17,8 @@ compile for; the runtime computes them once per call shape and keeps those that 
 
     aligned   base address and every stride but the last of each query, key, value and output: multiples of 16 bytes
     narrow    every element offset of every tensor fits in a signed 32-bit integer
+    unit      the last dimension of every param, bias and sink is contiguous
+    round     the rows and keys that memory holds are multiples of 16
 
 A variant without a feature must be correct for every legal call; a feature only permits faster code.
 
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
     from tilec.ir.attention import Attention
     from tilec.schedule import Schedule
 
-Feature = Literal["aligned", "narrow"]
+Feature = Literal["aligned", "narrow", "unit", "round"]
 
 
 @dataclass(frozen=True)
@@ -134,11 +136,11 @@ class Backend(Protocol):
 class Launcher(Protocol):
     """A kernel loaded on one device.  Called with the device current; uses the current stream.
 
-    `tensors` are the arguments in the signature's order, `outputs` those of the signature, already allocated and not empty.
+    `tensors` are the arguments in the signature's order, with dropout its seed and offset as the last; `outputs` those of the
+    signature, already allocated and not empty.
     Where query rows are packed or padded, outputs come filled as dead rows (0 and -inf), so rows of no sequence stay so.
-    Calls of equal metadata share one `bound.memo`, so what depends on shapes and strides alone is worth keeping there; with
-    dropout, whose `seed` and `offset` are among the extents, every call has its own.  A call never synchronises and never
-    allocates an amount that depends on device data."""
+    Calls of equal metadata share one `bound.memo`, so what depends on shapes and strides alone is worth keeping there.
+    A call never synchronises and never allocates an amount that depends on device data."""
 
     def __call__(self, bound: Bound, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None: ...
 

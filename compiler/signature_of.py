@@ -43,7 +43,7 @@ def signature_of(attn: Attention, source: Source) -> Signature:
         sequences=sequences,
         keys=show(_capacity(attn, attn.k)),
         gradients=attn.gradient.names if attn.gradient else (),
-        dropout=attn.dropout is not None,
+        dropout=attn.rng,
     )
 
 

@@ -133,7 +133,7 @@ CODES: dict[str, str] = {
     "E1022": "`out` in a call that records gradients",
     "E1024": "a page size that is no number",
     "E1025": "a second derivative",
-    "E1026": "a seed for a kernel without dropout",
+    "E1026": "a seed for a kernel without dropout, or one that is not two i64 numbers",
     "E1060": "an environment variable that cannot be read",
     # Warnings.
     "W0502": "rows that keep no key",

@@ -109,6 +109,7 @@ MASKS = (
 SCORES = (
     _f("softcap", "score s = 5 * tanh(s / 5)", CAUSAL),
     _f("alibi", "param slope[h] : f32", "score s = s - slope[h] * (q - k)", "mask k <= q", sizes=SQUARE),
+    _f("alibi of bf16", "bias slope[b, h] : bf16", "score s = s - slope[b, h] * (q - k)", "mask k <= q", sizes=SQUARE),
     _f("alibi, two-sided", "param slope[h] : f32", "score s = s - slope[h] * abs(q - k)"),
     _f("alibi, then softcap", "param slope[h] : f32", "score s = s - slope[h] * (q - k)", "score s = 9 * tanh(s / 9)"),
     _f("bias", "bias Bt[b, h, q, k] : f32", "score s = s + Bt[b, h, q, k]", CAUSAL),
@@ -134,9 +135,23 @@ SCORES = (
     _f("constant score", "score s = k * 0.125", "mask k <= q", sizes=SQUARE),
     _f("sink", "sink Z[h] : f32", CAUSAL, sizes=({"B": 1, "M": 101, "N": 40},)),
     _f("sink of a row", "sink Z[b, h] : f32", sizes=WIDE),
-    _f("sink and alibi", "sink Z[h] : f32", "param slope[h] : f32", "score s = s - slope[h] * (q - k)", "mask k <= q", sizes=SQUARE),
+    _f("sink and alibi", "sink Z[h] : f32", "param slope[h] : bf16", "score s = s - slope[h] * (q - k)", "mask k <= q",
+       sizes=SQUARE),
     _f("score of minus infinity, whole tiles", "score s = where(k < 40 or q > 60, log(0), s)"),
     _f("score of minus infinity", "score s = where(k % 3 == 0, log(0), s)", "mask k <= q", sizes=SQUARE),
+)
+
+DROPOUT = (
+    _f("dropout", "dropout 0.3", CAUSAL),
+    _f("dropout, grouped and packed", "dropout 0.5", h="h : 4", head="h // 2", q="q : M packed cu_q", k="k : N packed cu_k",
+       sizes=({"B": 3, "M": 40, "N": 50},)),
+    _f("dropout of three outer indices", "dropout 0.5", h="g : 2, h : 2", query="Q[b, q, g, h, d]", key="K[b, k, g, d]",
+       value="V[b, k, g, d] : bf16", output="O[b, q, g, h, d]", lse="lse L[b, g, h, q] : f32",
+       sizes=({"B": 2, "M": 20, "N": 40},)),
+    _f("dropout, no batch", "dropout 0.1", b="", h="", query="Q[q, d]", key="K[k, d]", value="V[k, d] : bf16",
+       output="O[q, d]", lse="lse L[q] : f32", sizes=({"M": 33, "N": 70},)),
+    _f("dropout of residue classes", "dropout 0.5", "mask (q - k) % 3 == 0", "param rng[h] : f32", "score s = s + rng[h]",
+       sizes=SQUARE),
 )
 
 SHAPES = (
@@ -148,8 +163,8 @@ SHAPES = (
     _f("mqa", CAUSAL, h="h : 3", key="K[b, k, d]", value="V[b, k, d] : bf16", sizes=WIDE),
     _f("group index", h="g : 2, h : 2", query="Q[b, q, g, h, d]", key="K[b, k, g, d]", value="V[b, k, g, d] : bf16",
        output="O[b, q, g, h, d]", lse="lse L[b, g, h, q] : f32", sizes=WIDE),
-    _f("no batch, no heads", b="", h="", query="Q[q, d]", key="K[k, d]", value="V[k, d] : bf16", output="O[q, d]", lse="lse L[q] : f32",
-       sizes=({"M": 33, "N": 70},)),
+    _f("no batch, no heads", b="", h="", query="Q[q, d]", key="K[k, d]", value="V[k, d] : bf16", output="O[q, d]",
+       lse="lse L[q] : f32", sizes=({"M": 33, "N": 70},)),
     _f("narrow values", more="e : 40", value="V[b, k, h, e] : bf16", output="O[b, q, h, e]"),
     _f("wide values", d="d : 32", more="e : 96", value="V[b, k, h, e] : bf16", output="O[b, q, h, e]", sizes=WIDE),
     _f("heads first", CAUSAL, query="Q[b, h, q, d]", key="K[b, h, k, d]", value="V[b, h, k, d] : bf16", output="O[b, h, q, d]"),
@@ -191,8 +206,8 @@ PAIRS = (
        h="h : 2", key="K[b, k, d]", value="K", scale="scale 1 / sqrt(576)", sizes=({"B": 1, "M": 3, "N": 70},)),
     _f("value reuses a key", "mask k <= q", value="K", sizes=SQUARE),
     _f("value reuses a key, f32", value="K", dtype="f32"),
-    _f("three pairs", "query Qr[b, q, h, r] : bf16", "key Kr[b, k, r] : bf16", "query Qt[b, q, t] : f16", "key Kt[b, k, h, t] : f16",
-       more="r : 8, t : 16"),
+    _f("three pairs", "query Qr[b, q, h, r] : bf16", "key Kr[b, k, r] : bf16", "query Qt[b, q, t] : f16",
+       "key Kt[b, k, h, t] : f16", more="r : 8, t : 16"),
 )
 
 STORAGE = (
@@ -205,7 +220,8 @@ STORAGE = (
        q="q : M packed cu_q", k="k : N packed cu_k", sizes=BATCH),
     _f("packed documents", "param doc[b, k] : i32 nondecreasing", "mask doc[b, q] == doc[b, k] and k <= q",
        q="q : M packed cu", k="k : M packed cu", sizes=({"B": 5, "M": 70},)),
-    _f("packed, bias of keys", "bias Bt[b, h, k] : f32", "score s = s + Bt[b, h, k]", q="q : M packed cu_q", k="k : N packed cu_k", sizes=BATCH),
+    _f("packed, bias of keys", "bias Bt[b, h, k] : f32", "score s = s + Bt[b, h, k]", q="q : M packed cu_q",
+       k="k : N packed cu_k", sizes=BATCH),
     _f("lengths of keys", k="k : N lengths nk", sizes=BATCH),
     _f("lengths of both", CAUSAL, q="q : M lengths mq", k="k : N lengths nk", sizes=BATCH),
     _f("lengths, no sequence", CAUSAL, k="k : N lengths nk", sizes=({"B": 3, "M": 5, "N": 40},), lengths={"k": [0, 0, 0]}),
@@ -236,4 +252,4 @@ FP8 = (
 )
 
 # fmt: on
-FEATURES = (*MASKS, *SCORES, *SHAPES, *PAIRS, *STORAGE, *FP8)
+FEATURES = (*MASKS, *SCORES, *DROPOUT, *SHAPES, *PAIRS, *STORAGE, *FP8)

@@ -13,6 +13,7 @@ from tilec.backends.base import Artifact
 from tilec.backends.cpu import PROGRAM, RECORD
 from tilec.backends.runtime.checks import Bound
 from tilec.backends.runtime.signature import Signature
+from tilec.backends.runtime.torch_op import inputs_of
 
 # dtypes that NumPy has no name for: the torch integer of the same width, and the ml_dtypes type of the same bits
 _FOREIGN = {
@@ -45,7 +46,7 @@ class CpuLauncher:
     def __call__(self, bound: Bound, tensors: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         from tilec.ir.interp import run
 
-        names = (*self.signature.names, *(o.name for o in self.signature.outputs))
+        names = (*inputs_of(self.signature), *(o.name for o in self.signature.outputs))
         arrays = {n: as_numpy(t) for n, t in zip(names, (*tensors, *outputs), strict=True)}
         run(self.program, arrays, dict(bound.extents))
 
@@ -61,10 +62,10 @@ class CpuLauncher:
         from tilec.oracle.exact import gradients
 
         signature = self.signature
-        arrays = {n: as_numpy(t) for n, t in zip(signature.names, tensors, strict=True)}
+        arrays = {n: as_numpy(t) for n, t in zip(inputs_of(signature), tensors, strict=True)}
         given = [None if d is None else as_numpy(d) for d in d_outputs]
         d_output = np.zeros(outputs[0].shape) if given[0] is None else given[0]
-        draw = {n: bound.extents[n] for n in ("seed", "offset") if n in bound.extents}
+        draw = dict(zip(("seed", "offset"), arrays.pop(signature.dropout or "", ()), strict=False))
         found = gradients(self.attention, arrays, d_output, *given[1:], **draw)
         for name, into in zip(signature.gradients, d_inputs, strict=True):
             array = as_numpy(into)

@@ -12,7 +12,7 @@ before: the Plan found there has been checked, has its outputs' shapes and its l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Protocol, TypeAlias, cast
 
@@ -62,28 +62,23 @@ def clear(outputs: Sequence[Tensor]) -> None:
         lse.fill_(float("-inf"))
 
 
-def draw(seed: int | None, offset: int) -> Tensor:
-    """Seed and offset of one call's dropout, an i64 pair on the CPU; without a seed, torch's CPU generator gives it."""
+def draw(device: torch.device, seed: int | None, offset: int) -> Tensor:
+    """Seed and offset of one call's dropout, an i64 pair on its device; without a seed, the device's generator gives one."""
     if seed is not None:
-        return torch.tensor([seed, offset], dtype=torch.int64)
-    return torch.cat([torch.randint(2**63 - 1, (1,)), torch.tensor([offset])])
-
-
-def with_draw(bound: Bound, drawn: Tensor | None) -> Bound:
-    """The call shape with this call's seed and offset among the extents, and a memo of its own that cannot keep them."""
-    if drawn is None:
-        return bound
-    seed, offset = drawn.tolist()
-    return replace(bound, extents={**bound.extents, "seed": seed, "offset": offset}, memo={})
+        return torch.tensor([seed, offset], dtype=torch.int64, device=device)
+    drawn = torch.randint(2**63 - 1, (2,), dtype=torch.int64, device=device)
+    drawn[1:].fill_(offset)
+    return drawn
 
 
 class Kernel:
     """One kernel of a spec.  `kernel(*tensors, out=None, **named)` returns O, or (O, L) when the spec declares an lse.
 
-    Tensors come by position in the order of `signature.arguments` or by the spec's names.  With dropout a call takes `seed` and
-    `offset` as well; without a seed it draws one from torch's CPU generator, so `torch.manual_seed` and checkpointing
-    repeat it.  A captured graph keeps the seed of its capture.  Raises CallFault (E10) for a call that does not fit the spec,
-    TargetFault (E09) for a device that cannot run it.  `target` pins the target; None takes that of the tensors' device."""
+    Tensors come by position in the order of `signature.arguments` or by the spec's names.  With dropout a call takes
+    `rng` as well, an i64 pair (seed, offset) on the device, which every replay of a captured graph reads again; or the numbers
+    `seed` and `offset`.  Without a seed the device's generator draws one, so `torch.manual_seed` and checkpointing repeat it.
+    Raises CallFault (E10) for a call that does not fit the spec, TargetFault (E09) for a device
+    that cannot run it.  `target` pins the target; None takes that of the tensors' device."""
 
     def __init__(self, signature: Signature, provider: Provider, identity: str, target: str | None = None) -> None:
         self.signature = signature
@@ -92,7 +87,7 @@ class Kernel:
         self.__name__ = signature.kernel
         self._count = len(signature.arguments)
         self._single = len(signature.outputs) == 1
-        self._drops = signature.dropout
+        self._rng = signature.dropout
         self._clears = signature.sequences[0].kind != "dense"  # rows of no sequence, which no kernel writes
         self._plans: dict[Any, Plan] = {}
         self._launchers: dict[tuple[torch.device, Variant], Launcher] = {}
@@ -110,10 +105,12 @@ class Kernel:
     def __call__(
         self, *tensors: Tensor, out: Result | None = None, seed: int | None = None, offset: int = 0, **named: Tensor
     ) -> Result:
+        rng = named.pop(self._rng, None) if self._rng else None
         if named or len(tensors) != self._count:
             tensors = order(self.signature, tensors, named)
-        if self._drops:
-            tensors = (*tensors, draw(seed, offset))
+        if self._rng:
+            device = getattr(tensors[0], "device", torch.device("cpu"))
+            tensors = (*tensors, draw(device, seed, offset) if rng is None else self._pair(rng, device))
         elif seed is not None:
             raise CallFault("E1026", f"`{self.signature.kernel}` has no dropout, and this call gave a seed")
         if torch.compiler.is_compiling() or not is_plain(tensors):
@@ -133,12 +130,12 @@ class Kernel:
         return self.provider.artifact(chosen, variant)
 
     def forward(self, tensors: Sequence[Tensor], out: Result | None = None) -> tuple[Tensor, ...]:
-        """The outputs, with no record for autograd.  With dropout the last of `tensors` is what `draw` gave."""
-        tensors, drawn = self._split(tensors)
-        plan = self.plan(tensors, out)
-        bound = with_draw(plan.bound, drawn)
+        """The outputs, with no record for autograd.  With dropout the last of `tensors` is its seed and offset."""
+        arguments = tensors[: self._count]
+        plan = self.plan(arguments, out)
+        bound = plan.bound
         if plan.checked:
-            check_values(self.signature, bound, tensors)
+            check_values(self.signature, bound, arguments)
         if out is None:
             outputs = tuple([torch.empty(o.shape, dtype=o.dtype, device=bound.device) for o in bound.outputs])
         else:
@@ -154,8 +151,7 @@ class Kernel:
         self, tensors: Sequence[Tensor], outputs: Sequence[Tensor], d_outputs: Sequence[Tensor | None]
     ) -> tuple[Tensor, ...]:
         """Gradients of the arguments that `grad` names.  Raises TargetFault E0913 where the target has none yet."""
-        tensors, drawn = self._split(tensors)
-        plan = self.plan(tensors, None)
+        plan = self.plan(tensors[: self._count], None)
         wanted = [tensors[self.signature.names.index(n)] for n in self.signature.gradients]
         if plan.launcher is None:
             return tuple(torch.zeros(t.shape, dtype=t.dtype, device=t.device) for t in wanted)
@@ -172,11 +168,16 @@ class Kernel:
             None if d is None else d if d.shape[-1:] == (1,) or d.stride(-1) == 1 else d.contiguous() for d in d_outputs
         ]
         with devices.guard(plan.bound.device):
-            launcher.backward(with_draw(plan.bound, drawn), tensors, outputs, rows, d_inputs)
+            launcher.backward(plan.bound, tensors, outputs, rows, d_inputs)
         return d_inputs
 
-    def _split(self, tensors: Sequence[Tensor]) -> tuple[Sequence[Tensor], Tensor | None]:
-        return (tensors[:-1], tensors[-1]) if self._drops else (tensors, None)
+    def _pair(self, rng: Tensor, device: torch.device) -> Tensor:
+        """The caller's seed and offset.  Raises CallFault E1026 for anything but two i64 numbers on the call's device."""
+        found = f"{rng.dtype}{list(rng.shape)} on {rng.device}" if isinstance(rng, Tensor) else type(rng).__name__
+        if found != f"torch.int64[2] on {device}":
+            message = f"`{self._rng}` is dropout's seed and offset, torch.int64[2] on {device}; this call gave {found}"
+            raise CallFault("E1026", message)
+        return rng.contiguous()
 
     def plan(self, tensors: Sequence[Tensor], out: Result | None) -> Plan:
         """The plan of this call's metadata, made at its first call."""

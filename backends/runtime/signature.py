@@ -98,7 +98,7 @@ class Signature:
     `capacities`: symbols that no tensor's dimension gives, as text over bound ones (M of packed rows is at most `M_rows`).
     `constants`: symbols a tile needs as numbers: one binary for each value.  `keys`: text whose value 0 says that no
     position is live anywhere.  `gradients`: arguments that `grad` names, in its order.
-    With `dropout` a call has a seed and an offset (`extents["seed"]`, `["offset"]` of its Bound) beside its tensors."""
+    `dropout`: name of the i64 pair (seed, offset) that a call with dropout has beside its tensors, as the last of them."""
 
     kernel: str
     path: str
@@ -111,7 +111,7 @@ class Signature:
     sequences: tuple[Sequences, ...]
     keys: str
     gradients: tuple[str, ...]
-    dropout: bool = False
+    dropout: str | None = None
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ def op_for(kernel: Kernel, name: str) -> Op:
 def undifferentiable(kernel: Kernel, needed: Sequence[bool]) -> CallFault | None:
     """The error of a backward pass that needs the gradient of an argument which `grad` does not name."""
     signature = kernel.signature
-    for argument, wanted in zip(signature.arguments, needed, strict=False):  # a draw of dropout comes last
+    for argument, wanted in zip(signature.arguments, needed, strict=False):  # dropout's seed and offset come last
         if wanted and argument.name not in signature.gradients:
             named = (
                 f"its `grad` line names {', '.join(signature.gradients)}"
@@ -128,8 +128,8 @@ def _spread(kernel: Kernel, needed: Sequence[bool], grads: Sequence[Tensor]) -> 
 
 
 def inputs_of(signature: Signature) -> tuple[str, ...]:
-    """Names of an op's tensors: the arguments, and the draw of dropout."""
-    return (*signature.names, "draw") if signature.dropout else signature.names
+    """Names of an op's and a launcher's tensors: the arguments, and dropout's seed and offset."""
+    return (*signature.names, signature.dropout) if signature.dropout else signature.names
 
 
 def _results(count: int) -> str:

@@ -119,7 +119,8 @@ class Expressions:
             case Fetch(name, index):
                 pointer = self.pointer(name, index)
                 guard = self.fetch_guard if "seek" in pointer.axes else self._guard(pointer.axes)
-                return Text(f"tl.load({pointer.text}{guard})", pointer.axes)
+                suffix = ".to(tl.float32)" if self.tensors[name].dtype in NARROW else ""
+                return Text(f"tl.load({pointer.text}{guard}){suffix}", pointer.axes)
             case Reduce(op, axis, x):
                 t = self.text(x)
                 rest = tuple(a for a in t.axes if a != axis)

@@ -159,6 +159,15 @@ class Attention:
         return tuple(seen)
 
     @property
+    def rng(self) -> str | None:
+        """Name of the i64 pair (seed, offset) that a call with dropout brings beside its tensors; None without dropout."""
+        taken = {t.name for t in self.tensors} | {i.name for i in self.indices}
+        name = "rng"
+        while name in taken:
+            name += "_"
+        return name if self.dropout is not None else None
+
+    @property
     def dropout_words(self) -> tuple[Expr, Expr]:
         """Arguments b and h of `uniform`: the first outer index, and the others flattened row-major (0 if there is none)."""
         first, *others = self.outer or (Index("", Int(0)),)

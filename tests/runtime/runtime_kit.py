@@ -93,19 +93,21 @@ class Exact:
     """A launcher by the oracle, which keeps what it was called with."""
 
     def __init__(self, attn, signature, calls):
-        self.attn, self.signature, self.calls = attn, signature, calls
+        self.attn, self.signature, self.calls, self.seeds = attn, signature, calls, []
 
     def arrays(self, tensors):
-        return {n: as_numpy(t) for n, t in zip(self.signature.names, tensors, strict=True)}
+        return {n: as_numpy(t) for n, t in zip(self.signature.names, tensors, strict=False)}
 
-    def draw(self, bound):
-        return {n: bound.extents[n] for n in ("seed", "offset") if n in bound.extents}
+    def draw(self, tensors):
+        seeds = [int(n) for n in tensors[-1]] if self.signature.dropout else []
+        self.seeds += seeds[:1]
+        return dict(zip(("seed", "offset"), seeds, strict=False))
 
     def __call__(self, bound, tensors, outputs):
         self.calls.append(bound)
         sizes = {n: bound.extents[n] for n in self.attn.extents if n in bound.extents}
         attn = bind(self.attn, dict(bound.constants))
-        found = exact.evaluate(attn, self.arrays(tensors), sizes=sizes, **self.draw(bound))
+        found = exact.evaluate(attn, self.arrays(tensors), sizes=sizes, **self.draw(tensors))
         for o, t in zip(self.signature.outputs, outputs, strict=True):
             array = as_numpy(t)
             array[...] = found[o.name].astype(array.dtype)
@@ -113,7 +115,7 @@ class Exact:
     def backward(self, bound, tensors, outputs, d_outputs, d_inputs):
         given = [None if d is None else as_numpy(d) for d in d_outputs]
         d_output = np.zeros(outputs[0].shape) if given[0] is None else given[0]
-        found = exact.gradients(self.attn, self.arrays(tensors), d_output, *given[1:], **self.draw(bound))
+        found = exact.gradients(self.attn, self.arrays(tensors), d_output, *given[1:], **self.draw(tensors))
         for name, into in zip(self.signature.gradients, d_inputs, strict=True):
             array = as_numpy(into)
             array[...] = found[name].astype(array.dtype)

@@ -189,6 +189,8 @@ def test_dropout_differs_between_calls_and_follows_the_seeds(dropped):
     assert torch.equal(dropped(q, k, v)[0], first) and not torch.equal(first, second)
     assert torch.equal(dropped(q, k, v, seed=3)[0], dropped(q, k, v, seed=3)[0])
     assert not torch.equal(dropped(q, k, v, seed=3)[0], dropped(q, k, v, seed=3, offset=1)[0])
+    pair = torch.tensor([3, 1])
+    assert torch.equal(dropped(q, k, v, rng=pair)[0], dropped(q, k, v, seed=3, offset=1)[0])
     assert len(dropped._plans) == 1
 
 
@@ -196,11 +198,12 @@ def test_dropout_is_the_same_in_the_backward_pass_and_after_checkpointing(droppe
     tensors = kit.dense(M=8, N=8, grad=True)
     torch.manual_seed(5)
     plain = grads(dropped, tensors)
-    seeds = [c.extents["seed"] for c in dropped.calls]
+    (launcher,) = dropped._launchers.values()
+    seeds = set(launcher.seeds)
     torch.manual_seed(5)
     again = grads(lambda *t: checkpoint(dropped, *t, use_reentrant=False), tensors)
     assert all(torch.equal(a, b) for a, b in zip(plain, again, strict=True))
-    assert {c.extents["seed"] for c in dropped.calls} == set(seeds)
+    assert len(seeds) == 1 and set(launcher.seeds) == seeds
 
 
 def test_dropout_gradient_of_values_is_the_kept_weights(dropped):
@@ -228,3 +231,13 @@ def test_a_seed_without_dropout_is_refused(causal):
     with pytest.raises(CallFault) as caught:
         causal(*kit.dense(), seed=1)
     assert caught.value.code == "E1026"
+    with pytest.raises(CallFault) as caught:
+        causal(*kit.dense(), rng=torch.tensor([1, 2]))
+    assert caught.value.code == "E1002"
+
+
+@pytest.mark.parametrize("pair", [3, torch.tensor([1]), torch.tensor([1.0, 2.0]), torch.tensor([1, 2], dtype=torch.int32)])
+def test_seed_and_offset_are_two_i64_numbers(dropped, pair):
+    with pytest.raises(CallFault) as caught:
+        dropped(*kit.dense(), rng=pair)
+    assert caught.value.code == "E1026" and "torch.int64[2] on cpu" in str(caught.value)
