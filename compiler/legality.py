@@ -257,6 +257,10 @@ def _budget(case: _Case) -> Iterator[Fault]:
     hints = [f"`stages {n}`" for n in range(stages - 1, 0, -1) if _fits(case, q, k, n)][:1]
     hints += [f"`{attn.k} = {n}`" for n in _halves(k) if _fits(case, q, n, stages)][:1]
     hints += [f"`{attn.q} = {n}`" for n in _halves(q) if _fits(case, n, k, stages)][:1]
+    if not hints:  # no line alone is enough: the largest tile of all that fit
+        smaller = ((a, b) for a in (q, *_halves(q)) for b in (k, *_halves(k)) if _fits(case, a, b, 1))
+        both = max(smaller, key=lambda t: (t[0] * t[1], t), default=None)
+        hints = [f"`tile {attn.q} = {both[0]}, {attn.k} = {both[1]}` with `stages 1`"] if both else []
     message = f"this schedule needs {budget.total:,} bytes of shared memory and {target.name} has {budget.limit:,}"
     hint = f"{' or '.join(hints)} would fit" if hints else None
     yield case.fault("E0803", message, case.at("stages", "tile", "choices"), str(budget), hint)
