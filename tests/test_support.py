@@ -1,10 +1,13 @@
 """The README's tables are the data, and every cell that says yes is exercised."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from tilec.backends import base
+from tilec.backends.runtime import settings
+from tilec.cli import main
 from tilec.dsl.faults import Faults
 from tilec.frontend import read_text
 from tilec.legality import check_schedule
@@ -31,6 +34,18 @@ def test_the_readme_specs_are_valid():
     end = indented.index("\n\nPositions")
     assert read_text(indented[start:end]).kernels[0].name == "window"
     assert read_text(blocks[0]).kernels[0].name == "causal"
+
+
+def test_the_readme_lists_every_environment_variable():
+    said = set(re.findall(r"^    (TILEC_\w+)", README.read_text(encoding="utf-8"), re.M))
+    read = set(re.findall(r"environ\.get\(\"(TILEC_\w+)", Path(settings.__file__).read_text(encoding="utf-8")))
+    assert said == read
+
+
+def test_the_readme_shows_every_command():
+    text = README.read_text(encoding="utf-8")
+    shown = set(re.findall(r"^    tilec (\w+)", text, re.M))
+    assert shown == set(main.commands)
 
 
 @pytest.mark.parametrize("feature", FEATURES, ids=lambda f: f.name)
