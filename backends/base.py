@@ -15,7 +15,8 @@ One spec becomes one binary per Variant.  `constants` are values of the symbols 
 (`Signature.constants`: head dims, group sizes).  `features` are facts about the tensors of the call that a backend may
 compile for; the runtime computes them once per call shape and keeps those that `Backend.features` lists:
 
-    aligned   base address and every stride but the last of each query, key, value and output: multiples of 16 bytes
+    aligned   base address and every stride but the last of each query, key, value and output: multiples of 16 bytes, and
+              strides not 0
     narrow    every element offset of every tensor fits in a signed 32-bit integer
     unit      the last dimension of every param, bias and sink is contiguous
     round     the rows and keys that memory holds are multiples of 16

@@ -321,7 +321,7 @@ def _round(signature: Signature, env: Mapping[str, int]) -> frozenset[str]:
 def _aligned(t: torch.Tensor) -> bool:
     size = t.element_size()
     outer = zip(t.shape[:-1], t.stride()[:-1], strict=True)
-    return t.data_ptr() % 16 == 0 and all(n <= 1 or s * size % 16 == 0 for n, s in outer)
+    return t.data_ptr() % 16 == 0 and all(n <= 1 or (s > 0 and s * size % 16 == 0) for n, s in outer)
 
 
 def _empty(

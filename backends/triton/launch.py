@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from inspect import getclosurevars
 from typing import Any
 
 import torch
@@ -56,12 +57,52 @@ def order_of(artifact: Artifact, signature: Signature) -> list[int]:
 
 
 class Box:
-    """What Triton's launcher reads of a tensor descriptor, without the checks that `aligned` has already made."""
+    """What Triton's launcher reads of a tensor descriptor, without the checks that `aligned` has already made.
+
+    A dimension of one element may have any stride in torch; a tensor map wants a multiple of 16 bytes there too."""
 
     __slots__ = ("base", "padding", "shape", "strides")
 
     def __init__(self, base: Tensor) -> None:
-        self.base, self.shape, self.strides, self.padding = base, base.shape, base.stride(), "zero"
+        self.base, self.shape, self.padding = base, base.shape, "zero"
+        strides = [s if n > 1 else LEGAL_STRIDE for n, s in zip(base.shape, base.stride(), strict=True)]
+        self.strides = (*strides[:-1], 1)
+
+
+LEGAL_STRIDE = 16  # elements: at least 16 bytes of any dtype
+MAPS = 64  # tensor maps kept per call shape; an allocator hands out few addresses
+
+
+class Direct:
+    """Triton's C launch function without the Python around it, which costs 8 us a call and encodes tensor maps anew each
+    time.  Only for CUDA kernels that need no scratch memory: `of` gives None for others."""
+
+    def __init__(self, launch: Callable[..., None], head: tuple[Any, ...], metas: Sequence[Any]) -> None:
+        self.launch, self.head, self.metas = launch, head, metas
+
+    @staticmethod
+    def of(run: Any, boxes: int) -> Direct | None:
+        """From `CompiledKernel.run`."""
+        if type(run).__name__ != "CudaLauncher" or run.global_scratch_size or run.profile_scratch_size:
+            return None
+        inside = getclosurevars(run.launch).nonlocals if boxes else {}
+        launch = inside.get("launcher", run.launch)
+        metas = inside.get("tensordesc_meta") or []
+        if len(metas) != boxes or None in metas:
+            return None
+        return Direct(launch, (run.launch_cooperative_grid, run.launch_pdl, None, None), metas)
+
+    def tensor_map(self, number: int, t: Tensor, maps: dict[Any, list[Any]]) -> list[Any]:
+        """The arguments that stand for box `number` over tensor `t`."""
+        key = (number, t.data_ptr())
+        found = maps.get(key)
+        if found is None:
+            from triton.backends.nvidia.driver import make_tensordesc_arg
+
+            if len(maps) >= MAPS:
+                maps.clear()
+            found = maps[key] = make_tensordesc_arg(Box(t), self.metas[number])
+        return found
 
 
 class TritonLauncher:
@@ -72,24 +113,37 @@ class TritonLauncher:
         name, source = source_of(artifact)
         aligned = "aligned" in artifact.variant.features
         self.kernel = compile_kernel(name, source, artifact.metadata, artifact.target, aligned=aligned)
-        kinds = [kind for _, kind, _, _ in artifact.metadata["arguments"]]
-        self.order = list(zip(order_of(artifact, signature), (k == "box" for k in kinds), strict=False))
+        kinds = [kind for _, kind, _, _ in artifact.metadata["arguments"] if kind in ("pointer", "box")]
+        self.order = order_of(artifact, signature)
+        numbers = iter(range(len(kinds)))
+        self.boxes = [next(numbers) if kind == "box" else None for kind in kinds]  # number of the box, by argument
         self.constants = tuple(artifact.metadata["constants"].values())
+
+    def _prepare(self, bound: Bound) -> tuple[Any, ...]:
+        """What depends on shapes and strides alone."""
+        values, blocks = scalars(self.artifact, self.signature, bound)
+        run = self.kernel.run
+        direct = Direct.of(run, sum(n is not None for n in self.boxes))
+        index = bound.device.index if bound.device.index is not None else torch.cuda.current_device()
+        head = (self.kernel.function, *(direct.head if direct else ()), self.kernel.packed_metadata, None, None, None)
+        return run, direct, blocks, head, (*values, *self.constants), index, {}
 
     def __call__(self, bound: Bound, tensors: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         prepared = bound.memo.get("triton")
         if prepared is None:
-            values, blocks = scalars(self.artifact, self.signature, bound)
-            kernel = self.kernel
-            run, function, packed = kernel.run, kernel.function, kernel.packed_metadata
-            tail = (*values, *self.constants)
-            index = bound.device.index if bound.device.index is not None else torch.cuda.current_device()
-            prepared = bound.memo["triton"] = (run, function, packed, blocks, tail, index)
-        run, function, packed, blocks, tail, index = prepared  # type: ignore[misc]
+            prepared = bound.memo["triton"] = self._prepare(bound)
+        run, direct, blocks, head, tail, index, maps = prepared  # type: ignore[misc]
         both = (*tensors, *outputs)
-        pointers = [Box(both[i]) if box else both[i].data_ptr() for i, box in self.order]
+        arguments: list[Any] = []
+        for i, box in zip(self.order, self.boxes, strict=True):
+            if box is None:
+                arguments.append(both[i].data_ptr())
+            elif direct is None:
+                arguments.append(Box(both[i]))
+            else:
+                arguments += direct.tensor_map(box, both[i], maps)
         stream = torch._C._cuda_getCurrentRawStream(index)
-        run(blocks, 1, 1, stream, function, packed, None, None, None, *pointers, *tail)
+        (run if direct is None else direct.launch)(blocks, 1, 1, stream, *head, *arguments, *tail)
 
 
 class InterpretedLauncher:

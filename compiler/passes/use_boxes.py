@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilec.ir.expr import ZERO, Bool, Expr, Int, Iota, Op, Read, Var, substitute, walk
+from tilec.ir.expr import ONE, ZERO, Bool, Expr, Int, Iota, Op, Read, Var, substitute, walk
 from tilec.ir.nodes import Buffer, Cluster, Compute, For, If, Load, Program, Slot, Stmt, While, rewrite
 from tilec.ir.nodes import walk as statements
 from tilec.passes.tidy import mentioned
@@ -110,7 +110,7 @@ def _boxed(
     if any(_lanes(i) is None and not _is_scalar(i) for i in index) or axes != [a.name for a in tile.axes]:
         return None
     extents = [sizes[a.size.name] if isinstance(a.size, Var) else a.size for a in tile.axes]
-    if any(isinstance(n, int) and n > WIDEST for n in extents):
+    if any(isinstance(n, int) and n > WIDEST for n in extents) or tensor.dims[-1] is ONE:
         return None
     inside = {(substitute(i, known), dim) for i, dim in zip(index, tensor.dims, strict=True)}
     for guard in _conjuncts(s.where):
