@@ -5,7 +5,8 @@ up to three loops in order: `left` and `right` keep the per-element mask, `full`
 are proved never to run are left out; each loop carries the proof (`nodes.Proof`) that `ir.verify` derives again.  Live pairs
 and their order of accumulation inside a tile are unchanged; results are equal up to the order of tiles.
 
-    BOUNDS    tile numbers in closed form, defined once before the loops, from `arith.bounds` and `arith.segments`
+    BOUNDS    tile numbers in closed form, defined once before the loops, from `arith.bounds` and `arith.segments`; what they
+              share is named first (`bound0`, …)
     SEEK      bounds through a nondecreasing tensor are found by bisection first
     FULL      in a full tile the mask and `k < N` are true: they are replaced by `true` everywhere in the body
     RESIDUE   with (q - k) % T fixed by the mask, a tile holds rows of one residue class, r = 0 .. T - 1, and the keys of the
@@ -26,7 +27,7 @@ from tilec.arith.segments import TileSegment, tile_segments
 from tilec.ir import storage
 from tilec.ir.attention import Attention
 from tilec.ir.build import add, all_of, cdiv, compare, mul
-from tilec.ir.expr import TRUE, Expr, Fetch, Int, Iota, Op, Read, Var, substitute, transform, walk
+from tilec.ir.expr import TRUE, Expr, Fetch, Int, Iota, Op, Read, Var, children, substitute, transform, walk
 from tilec.ir.nodes import (
     Cluster,
     Compute,
@@ -46,6 +47,8 @@ from tilec.ir.nodes import (
 from tilec.passes.lower_attention import grid_of, map_lets
 from tilec.passes.names import local
 from tilec.passes.tidy import mentioned
+
+SHORT = 5  # nodes of an expression that is not worth a name
 
 
 @dataclass(frozen=True)
@@ -135,11 +138,17 @@ class _Splitter:
         """rule BOUNDS: the four tile numbers of each segment; a bound that is constant or equals the one before has no name."""
         out: list[Stmt] = []
         known: dict[Expr, Expr] = {}
+        wanted: list[tuple[str, Expr]] = []
         for part, segment in enumerate(self.segments):
-            for name, value in zip(self._names(part), self._numbers(segment), strict=True):
-                if isinstance(value, Int) or value in known:
-                    continue
-                out.append(Let(name, _reuse(value, known)))
+            first, full, edge, end = zip(self._names(part), self._numbers(segment), strict=True)
+            wanted += [x for x in (first, end, full, edge) if not isinstance(x[1], Int)]  # `end` lies within the others
+        for n, common in enumerate(_repeated([value for _, value in wanted])):
+            name = local(self.attn, f"bound{n}")
+            out.append(Let(name, substitute(common, known)))
+            known[common] = Var(name)
+        for name, value in wanted:
+            if value not in known:
+                out.append(Let(name, substitute(value, known)))
                 known[value] = Var(name)
         self.known = known
         return out
@@ -172,9 +181,23 @@ class _Splitter:
         return tuple(out)
 
 
-def _reuse(value: Expr, known: dict[Expr, Expr]) -> Expr:
-    """`value` with the bounds already named inside it."""
-    return substitute(value, known)
+def _repeated(values: list[Expr]) -> list[Expr]:
+    """Sub-expressions that occur more than once, inner ones first; those that only ever occur inside a larger one of
+    the same count, and short ones, stay where they are."""
+    count: dict[Expr, int] = {}
+    inside: dict[Expr, set[Expr]] = {}
+    for value in dict.fromkeys(values):
+        for e in walk(value):
+            count[e] = count.get(e, 0) + 1
+            for part in children(e):
+                inside.setdefault(part, set()).add(e)
+    whole = set(values)
+    found = [
+        e
+        for e, n in count.items()
+        if n > 1 and e not in whole and sum(1 for _ in walk(e)) > SHORT and all(count[x] < n for x in inside[e])
+    ]
+    return sorted(found, key=lambda e: sum(1 for _ in walk(e)))
 
 
 def _full_body(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
