@@ -236,7 +236,9 @@ def test_a_seed_without_dropout_is_refused(causal):
     assert caught.value.code == "E1002"
 
 
-@pytest.mark.parametrize("pair", [3, torch.tensor([1]), torch.tensor([1.0, 2.0]), torch.tensor([1, 2], dtype=torch.int32)])
+@pytest.mark.parametrize(
+    "pair", [3, torch.tensor([1]), torch.tensor([1.0, 2.0]), torch.tensor([1, 2], dtype=torch.int32)]
+)
 def test_seed_and_offset_are_two_i64_numbers(dropped, pair):
     with pytest.raises(CallFault) as caught:
         dropped(*kit.dense(), rng=pair)
