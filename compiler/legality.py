@@ -111,7 +111,7 @@ def _faults(case: _Case) -> Iterator[Fault]:
     yield from _warps(case)
     yield from _lines(case)
     yield from _map(case)
-    yield from _residue(case)
+    yield from _order(case)
     yield from _budget(case)
 
 
@@ -220,19 +220,33 @@ def _map(case: _Case) -> Iterator[Fault]:
     if case.schedule.map is None:
         return
     kind, by = case.schedule.map
-    span = case.at("map")
-    if kind == "xcd" and case.target.xcds == 1:
-        note = f"{case.target.name} has one L2 for all blocks"
+    attn, target, span = case.attn, case.target, case.at("map")
+    message = f"the {case.backend.name} backend cannot honour `map {kind}{f' by {by}' if by else ''}`"
+    if kind == "xcd" and target.xcds == 1:
+        note = f"{target.name} has one L2 for all blocks"
         hint = "`map longest_first` is the nearest; `map xcd` belongs in a schedule for gfx942"
-        yield case.fault("E0810", f"{case.target.name} has no XCDs", span, note, hint)
-    if kind == "xcd" and by is not None and by not in {i.name for i in case.attn.outer}:
-        names = ", ".join(f"`{i.name}`" for i in case.attn.outer)
-        yield case.fault("E0810", f"`{by}` does not number independent problems", span, None, f"write one of {names}")
+        yield case.fault("E0810", f"{target.name} has no XCDs", span, note, hint)
+    elif kind == "xcd" and by not in {i.name for i in attn.outer[-1:]}:
+        last = attn.outer[-1].name if attn.outer else attn.q
+        hint = f"`map xcd by {last}` is the nearest" if attn.outer else "remove the line"
+        yield case.fault(
+            "E0811", message, span, f"a chiplet gets neighbouring tiles, and those are of one `{last}`", hint
+        )
+    elif kind == "longest_first" and attn.index(attn.q).storage.kind == "packed":
+        note = f"the tiles of packed rows are found from `{attn.index(attn.q).storage.table}`, in its order"
+        yield case.fault("E0811", message, span, note, "`map linear` is the nearest")
 
 
-def _residue(case: _Case) -> Iterator[Fault]:
+def _order(case: _Case) -> Iterator[Fault]:
     order = case.schedule.order
-    if order is None or "residue" not in order:
+    if order is None:
+        return
+    if order not in ((case.attn.q,), ("residue",), ("residue", case.attn.q)):
+        message = f"the {case.backend.name} backend cannot honour `order {', '.join(order)}`"
+        note = f"rows are walked in order of {case.attn.q}, or by residue class first"
+        hint = f"`order residue, {case.attn.q}` or `order {case.attn.q}`"
+        yield case.fault("E0811", message, case.at("order"), note, hint)
+    if "residue" not in order:
         return
     from tilec.arith.formula import normalise
     from tilec.arith.residue import residue_of

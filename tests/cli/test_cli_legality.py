@@ -112,8 +112,32 @@ def test_a_line_for_a_native_backend_says_that_it_is_not_there(line, on, native)
 
 def test_map_xcd_is_for_chiplets():
     assert not faults("map xcd by h", "gfx942")
-    (fault,) = faults("map xcd by d", "gfx942")
-    assert "`b`, `h`" in fault.hint
+    for by in ("b", "d"):
+        (fault,) = faults(f"map xcd by {by}", "gfx942")
+        assert (fault.code, fault.hint) == ("E0811", "`map xcd by h` is the nearest")
+
+
+def test_longest_first_needs_rows_that_can_be_ordered():
+    packed = read_text(
+        KERNEL.format(lines="map longest_first", target="sm90", depth=64, dtype="bf16", mask="k <= q").replace(
+            "q : M", "q : M packed cu"
+        )
+    )
+    with pytest.raises(Faults) as caught:
+        check_spec(packed, "sm90")
+    (fault,) = caught.value.faults
+    assert (fault.code, "`map linear`" in fault.hint) == ("E0811", True)
+
+
+@pytest.mark.parametrize(
+    ("order", "legal"), [("q", True), ("residue, q", True), ("residue", True), ("h, q", False), ("k", False)]
+)
+def test_orders(order, legal):
+    found = faults(f"order {order}", mask="(q - k) % 4 == 0")
+    assert ([f.code for f in found] == []) == legal
+    if not legal:
+        assert found[0].code == "E0811"
+        assert "`order residue, q` or `order q`" in found[0].hint
 
 
 @pytest.mark.parametrize(("size", "nearest"), [(48, 32), (112, 128), (1024, 512)])
