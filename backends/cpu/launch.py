@@ -28,8 +28,10 @@ def as_numpy(t: Tensor) -> np.ndarray:
     t = t.detach()
     if t.dtype in _FOREIGN:
         word, dtype = _FOREIGN[t.dtype]
-        return t.view(word).numpy().view(dtype)
-    return t.numpy()
+        bits: np.ndarray = t.view(word).numpy()
+        return bits.view(dtype)
+    plain: np.ndarray = t.numpy()
+    return plain
 
 
 class CpuLauncher:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from inspect import getclosurevars
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -129,10 +129,10 @@ class TritonLauncher:
         return run, direct, blocks, head, (*values, *self.constants), index, {}
 
     def __call__(self, bound: Bound, tensors: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-        prepared = bound.memo.get("triton")
+        prepared = cast("tuple[Any, ...] | None", bound.memo.get("triton"))
         if prepared is None:
             prepared = bound.memo["triton"] = self._prepare(bound)
-        run, direct, blocks, head, tail, index, maps = prepared  # type: ignore[misc]
+        run, direct, blocks, head, tail, index, maps = prepared
         both = (*tensors, *outputs)
         arguments: list[Any] = []
         for i, box in zip(self.order, self.boxes, strict=True):
