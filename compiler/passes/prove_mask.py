@@ -44,6 +44,7 @@ from tilec.ir.nodes import (
     map_exprs,
     rewrite,
 )
+from tilec.ir.nodes import walk as walk_statements
 from tilec.passes.lower_attention import grid_of, map_lets
 from tilec.passes.names import local
 from tilec.passes.tidy import mentioned
@@ -84,6 +85,8 @@ def prove_mask(program: Program, attn: Attention, options: MaskOptions = MaskOpt
     if not options.split:
         return program
     role = program.roles[0]
+    if any(isinstance(s, For) and s.proof is not None and s.proof.segment != "all" for s in walk_statements(role.body)):
+        raise ValueError("the key loops are already split")
     splitter = _Splitter(program, attn, residue)
     return program.with_(roles=(replace(role, body=splitter.body(role.body)),))
 

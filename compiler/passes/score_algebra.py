@@ -177,14 +177,39 @@ def _split_term(
     axes = axes_of(term)
     if axes <= {q}:
         return ZERO, term
-    if Read(q) in walk(term) and isinstance(term, Op) and term.name == "*":
-        for coefficient, form in (term.args, term.args[::-1]):
-            slope = _slope(form, Read(q))
-            if slope is not None and not axes_of(coefficient) and axes_of(form) == {q, k}:
-                stays = mul(coefficient, substitute(form, {Read(q): first}))
-                moved = mul(coefficient, mul(slope, sub(Read(q), first)))
-                return stays, moved
+    factors = _factors(term)
+    varying = [f for f in factors if axes_of(f)]
+    if len(varying) == 1 and axes_of(varying[0]) == {q, k}:
+        (form,) = varying
+        slope = _slope(form, Read(q))
+        if slope is not None:
+            others = [f for f in factors if f is not form]
+            coefficient = _product(
+                [*(f for f in others if constant(f) is None), *(f for f in others if constant(f) is not None)]
+            )
+            return mul(coefficient, substitute(form, {Read(q): first})), mul(
+                coefficient, mul(slope, sub(Read(q), first))
+            )
     return term, ZERO
+
+
+def _factors(e: Expr) -> list[Expr]:
+    """Factors of a product; those of a quotient end with the reciprocal."""
+    match e:
+        case Op("*", (x, y)):
+            return _factors(x) + _factors(y)
+        case Op("/", (x, y)) if not isinstance(x, Int | Float):
+            return [*_factors(x), call("/", Float(1.0), y)]
+        case Op("neg", (x,)):
+            return [*_factors(x), Float(-1.0)]
+    return [e]
+
+
+def _product(factors: list[Expr]) -> Expr:
+    total: Expr = Int(1)
+    for f in factors:
+        total = mul(total, f)
+    return folded(total)
 
 
 def _slope(form: Expr, row: Expr) -> Int | None:

@@ -1,0 +1,151 @@
+"""map_blocks: every order takes each tile exactly once, whatever the counts; longest-first takes the longest first."""
+
+import itertools
+
+import pass_kit as kit
+import pytest
+from feature_specs import kernel
+
+from tilec.arith.evaluate import evaluate
+from tilec.ir.expr import Var
+from tilec.ir.nodes import Cluster, Let, While, walk
+from tilec.passes.map_blocks import BlockMap, map_blocks
+
+SYMBOLS = kernel("mask k <= q + N - M", h="h : H, g : 3", query="Q[b, q, h, g, d]", output="O[b, q, h, g, d]", lse="")
+PROGRAM = kit.program(SYMBOLS, stage="choose_tiles")
+DILATED = kit.program(kernel("mask (q - k) % 3 == 0"), stage="choose_tiles")
+PACKED = kit.program(kernel(q="q : M packed cu"), stage="choose_tiles")
+SIZES = [
+    {"B": b, "H": h, "M": m, "N": n} for b, h, m, n in itertools.product((1, 2, 3), (1, 2, 5), (1, 32, 100), (40, 5000))
+]
+ORDERS = ("linear", "longest_first")
+SMALL = {"l2": 400_000, "bytes_per_key": 64, "keys": Var("N")}  # a section: 78 heads of 40 keys, none whole of 5000
+
+
+def lets(body, env):
+    """The scalars after the `let` lines of a map."""
+    env = dict(env)
+    for s in body:
+        assert isinstance(s, Let)
+        env[s.name] = evaluate(s.value, env)
+    return env
+
+
+def tiles_of(p, sizes):
+    """Coordinates of the tiles in the order that blocks take them: block by block, each its own in turn."""
+    env = {**sizes, **dict(p.tile), "M_rows": sizes.get("M", 0)}
+    names = [n for n, _ in p.grid.coords]
+    (body,) = (s.body for s in walk(p.roles[0].body) if isinstance(s, Cluster) and s.kind == "map")
+    loop = next((s for s in walk(p.roles[0].body) if isinstance(s, While)), None)
+    out = []
+    for cta in range(int(evaluate(p.grid.ctas, env))):
+        if loop is None:
+            found = lets(body, {**env, "cta": cta})
+            out.append(tuple(found[n] for n in names))
+            continue
+        scope = lets([s for s in p.roles[0].body if isinstance(s, Let)], {**env, "cta": cta})
+        while evaluate(loop.cond, scope):
+            found = lets(body, scope)
+            out.append(tuple(found[n] for n in names))
+            scope[loop.body[-1].name] = evaluate(loop.body[-1].value, scope)
+    return out
+
+
+def extents(p, sizes):
+    env = {**sizes, **dict(p.tile), "M_rows": sizes.get("M", 0)}
+    return [int(evaluate(e, env)) for _, e in p.grid.coords]
+
+
+@pytest.mark.parametrize("units", [None, 1, 7, 1000])
+@pytest.mark.parametrize("xcds", [1, 8])
+@pytest.mark.parametrize("order", ORDERS)
+def test_each_tile_once(order, xcds, units):
+    chosen = BlockMap(order, xcds, units, sharing=2, **SMALL)
+    for base in (PROGRAM, DILATED) if order == "longest_first" else (PROGRAM, DILATED, PACKED):
+        p = map_blocks(base, chosen)
+        for sizes in SIZES:
+            found = tiles_of(p, sizes)
+            everything = itertools.product(*(range(n) for n in extents(p, sizes)))
+            assert sorted(found) == sorted(everything), sizes
+
+
+def test_no_tile_at_all():
+    for order, xcds, units in itertools.product(ORDERS, (1, 8), (None, 7)):
+        p = map_blocks(PROGRAM, BlockMap(order, xcds, units, **SMALL))
+        assert all(tiles_of(p, {"B": b, "H": 2, "M": m, "N": 0}) == [] for b, m in ((0, 40), (1, 0)))
+
+
+@pytest.mark.parametrize("l2", [0, 10_000, 400_000, 10**9])
+def test_longest_first_descends_in_every_section(l2):
+    p = map_blocks(PROGRAM, BlockMap("longest_first", l2=l2, bytes_per_key=64, keys=Var("N")))
+    several = 0
+    for sizes in SIZES:
+        found = tiles_of(p, sizes)
+        rows, *_ = extents(p, sizes)
+        if rows == 1:
+            continue  # nothing shows where a section ends
+        starts = [i for i, t in enumerate(found) if i == 0 or t[0] > found[i - 1][0]]
+        several += len(starts) > 1
+        for start, end in itertools.pairwise([*starts, len(found)]):
+            section = [t[0] for t in found[start:end]]
+            assert section[0] == rows - 1 and section[-1] == 0
+            assert section == sorted(section, reverse=True)
+            heads = {t[1:] for t in found[start:end]}
+            assert len(heads) * rows == end - start  # whole heads
+            assert len(heads) <= max(1, l2 // 2 // 64 // sizes["N"])
+    assert several or l2 == 10**9
+
+
+def test_a_section_is_as_large_as_the_cache_allows():
+    sizes = {"B": 3, "H": 5, "M": 100, "N": 40}
+    p = map_blocks(PROGRAM, BlockMap("longest_first", l2=10**9, bytes_per_key=64, keys=Var("N")))
+    rows, *heads = extents(p, sizes)
+    count = heads[0] * heads[1] * heads[2]
+    assert [t[0] for t in tiles_of(p, sizes)] == [m for m in range(rows - 1, -1, -1) for _ in range(count)]
+
+
+def test_chiplets_get_runs_of_tiles():
+    """Blocks go to chiplets round robin: those of one chiplet take consecutive tiles, counts differ by at most one."""
+    p = map_blocks(PROGRAM, BlockMap("linear", xcds=8))
+    linear = map_blocks(PROGRAM, BlockMap())
+    for sizes in SIZES:
+        place = {t: i for i, t in enumerate(tiles_of(linear, sizes))}
+        taken = [place[t] for t in tiles_of(p, sizes)]
+        runs = [taken[i::8] for i in range(8)]
+        assert all(b == a + 1 for run in runs for a, b in itertools.pairwise(run))
+        assert max(map(len, runs)) - min(map(len, runs)) <= 1
+
+
+def test_persistent_blocks_are_as_many_as_units():
+    p = map_blocks(PROGRAM, BlockMap("linear", units=7))
+    ctas = [evaluate(p.grid.ctas, {**s, **dict(p.tile)}) for s in SIZES]
+    assert max(ctas) == 7 and min(ctas) >= 1
+    assert p.grid.order == "linear_persistent"
+
+
+def test_names_of_the_spec_stay_free():
+    p = kit.program(kernel("mask k <= q", h="head : 2, section : 2, width : 2, tile : 1, left : 1",
+                           query="Q[b, q, head, section, width, tile, left, d]", key="K[b, k, head, d]",
+                           value="V[b, k, head, d] : bf16", output="O[b, q, head, section, width, tile, left, d]", lse=""),
+                    stage="choose_tiles")  # fmt: skip
+    for order, xcds, units in itertools.product(ORDERS, (1, 8), (None, 5)):
+        found = map_blocks(p, BlockMap(order, xcds, units, **SMALL))
+        for sizes in ({"B": 2, "M": 100, "N": 40}, {"B": 1, "M": 33, "N": 4000}):
+            everything = itertools.product(*(range(n) for n in extents(found, sizes)))
+            assert sorted(tiles_of(found, sizes)) == sorted(everything)
+
+
+def test_a_second_map_is_refused():
+    p = map_blocks(PROGRAM, BlockMap("longest_first"))
+    with pytest.raises(ValueError, match="already longest_first"):
+        map_blocks(p, BlockMap())
+
+
+def test_coordinates_multiply_to_the_tiles():
+    for p in (PROGRAM, DILATED, PACKED):
+        for sizes in SIZES:
+            env = {**sizes, **dict(p.tile), "M_rows": sizes["M"]}
+            product = 1
+            for n in extents(p, sizes):
+                product *= n
+            assert product == evaluate(p.grid.tiles, env)
