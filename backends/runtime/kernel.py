@@ -208,15 +208,24 @@ class Kernel:
         return plan
 
     def _launcher(self, bound: Bound, target: str) -> Launcher:
+        """The launcher of this call's variant; where a toolchain fails on the special one, that of the general one."""
         variant = Variant(bound.constants, bound.features & self.provider.features(target))
         with self._mutex:
             found = self._launchers.get((bound.device, variant))
             if found is None:
-                artifact = self.provider.artifact(target, variant)
-                with devices.guard(bound.device):
-                    found = launch_half(artifact.backend)(artifact, self.signature, bound.device)
+                try:
+                    found = self._load(bound.device, target, variant)
+                except TargetFault as failure:
+                    if failure.code != "E0917" or not variant.features:
+                        raise
+                    found = self._load(bound.device, target, Variant(bound.constants))
                 self._launchers[bound.device, variant] = found
             return found
+
+    def _load(self, device: torch.device, target: str, variant: Variant) -> Launcher:
+        artifact = self.provider.artifact(target, variant)
+        with devices.guard(device):
+            return launch_half(artifact.backend)(artifact, self.signature, device)
 
     def _recorded(self, tensors: Sequence[Tensor], out: Result | None) -> Result:
         if out is not None:

@@ -6,10 +6,11 @@ import hashlib
 import linecache
 import types
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from contextlib import redirect_stdout
+from io import StringIO
+from typing import Any
 
-if TYPE_CHECKING:
-    pass
+from tilec.dsl.faults import TargetFault
 
 POINTERS = {
     "bf16": "*bf16",
@@ -44,9 +45,10 @@ def gpu_target(target: str) -> Any:
 
 def compile_kernel(name: str, source: str, metadata: Mapping[str, Any], target: str, *, aligned: bool) -> Any:
     """Triton's CompiledKernel for `target`.  `aligned`: base addresses and strides of the tensors of the products are
-    multiples of 16 bytes, which lets loads be wide."""
+    multiples of 16 bytes, which lets loads be wide.  Raises TargetFault E0917 where ptxas fails on what Triton made."""
     import triton
     from triton.compiler import ASTSource
+    from triton.runtime.errors import PTXASError
 
     function = getattr(module_of(name, source), metadata["function"])
     signature, divisors = types_of(metadata, aligned=aligned)
@@ -55,7 +57,16 @@ def compile_kernel(name: str, source: str, metadata: Mapping[str, Any], target: 
     attrs = {(names.index(n),): [["tt.divisibility", d]] for n, d in divisors.items()}
     kernel = ASTSource(function, signature, dict(metadata["constants"]), attrs)
     options = {"num_warps": metadata["warps"], "num_stages": metadata["stages"]}
-    return triton.compile(kernel, target=gpu_target(target), options=options)
+    try:
+        with redirect_stdout(StringIO()):  # Triton prints all of the PTX that ptxas fails on
+            return triton.compile(kernel, target=gpu_target(target), options=options)
+    except PTXASError as failure:
+        raise TargetFault(
+            "E0917",
+            f"ptxas fails on the code that Triton made of `{metadata['function']}` for {target}",
+            note=str(failure).partition("\n")[0],
+            hint="another `stages` line, or other tiles, give it other code",
+        ) from failure
 
 
 def types_of(metadata: Mapping[str, Any], *, aligned: bool) -> tuple[dict[str, str], dict[str, int]]:
