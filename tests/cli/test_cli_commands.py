@@ -1,9 +1,9 @@
 """The command line as a user meets it: output, exit codes, speed of `check`."""
 
 import json
+import os
 import subprocess
 import sys
-import time
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
@@ -237,16 +237,16 @@ def test_check_imports_nothing_heavy(tmp_path):
 
 
 def test_check_answers_at_once(tmp_path):
-    """A 40-line spec in half a second as a process; three times that on a machine that is busy with other tests."""
+    """A 40-line spec takes less than half a second of processor time as a process: other tests share the machine."""
     path = tmp_path / "spec.tile"
-    second = SPEC.replace("causal_gqa", "other").replace(
-        "}\n\n", "}\n# " + "\n# ".join("padding" for _ in range(12)) + "\n\n"
-    )
-    path.write_text(SPEC + second)
+    padding = "\n# ".join("padding" for _ in range(12))
+    path.write_text(SPEC + SPEC.replace("causal_gqa", "other").replace("}\n\n", "}\n# " + padding + "\n\n"))
     assert len(path.read_text().splitlines()) >= 40
     best = float("inf")
     for _ in range(3):
-        start = time.perf_counter()
+        before = os.times()
         subprocess.run([sys.executable, "-m", "tilec.cli", "check", str(path)], capture_output=True, check=True)
-        best = min(best, time.perf_counter() - start)
-    assert best < 1.5
+        after = os.times()
+        spent = after.children_user + after.children_system - before.children_user - before.children_system
+        best = min(best, spent)
+    assert best < 0.5
