@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from tilec.budget import shared_memory
 from tilec.dsl.faults import Fault, Faults, ScheduleFault, Source, TargetFault
 from tilec.dsl.spans import Span
-from tilec.ir.attention import Attention
+from tilec.ir.attention import Attention, least_depth
 from tilec.schedule import Schedule, Strategy
 from tilec.targets import Backend, Target, target
 
@@ -124,12 +124,19 @@ def _tiles(case: _Case) -> Iterator[Fault]:
             hint = f"tiles are of {tiled[0]} and {tiled[1]}: every other index is one value or whole"
             yield case.fault("E0812", f"`{name}` cannot be tiled", span, None, hint)
             continue
+        least = _least_tile(case, name)
         for size in sizes:
-            if LEAST_TILE <= size <= LARGEST_TILE and size & (size - 1) == 0:
+            if least <= size <= LARGEST_TILE and size & (size - 1) == 0:
                 continue
-            near = min((1 << p for p in range(4, 10)), key=lambda n: (abs(n - size), n))
-            note = f"tile sizes are powers of two from {LEAST_TILE} to {LARGEST_TILE}"
+            near = min((1 << p for p in range(4, 10) if 1 << p >= least), key=lambda n: (abs(n - size), n))
+            note = f"tile sizes are powers of two from {least} to {LARGEST_TILE}"
             yield case.fault("E0812", f"a tile of {size} is not legal", span, note, f"`{name} = {near}` is the nearest")
+
+
+def _least_tile(case: _Case, name: str) -> int:
+    """The second product contracts keys, in steps of its value's dtype."""
+    value = case.attn.tensor(case.attn.value).dtype
+    return max(LEAST_TILE, least_depth(value)) if name == case.attn.k and case.target.vendor != "cpu" else LEAST_TILE
 
 
 def _warps(case: _Case) -> Iterator[Fault]:
@@ -263,7 +270,7 @@ def _budget(case: _Case) -> Iterator[Fault]:
     s, attn, target = case.schedule, case.attn, case.target
     tile, choices = dict(s.tile), dict(s.choices)
     q = tile.get(attn.q) or min(choices.get(attn.q, (LEAST_TILE,)))
-    k = tile.get(attn.k) or min(choices.get(attn.k, (LEAST_TILE,)))
+    k = tile.get(attn.k) or min(choices.get(attn.k, (_least_tile(case, attn.k),)))
     stages = s.stages or 1
     budget = shared_memory(attn, target, q, k, stages)
     if budget is None or budget.fits:

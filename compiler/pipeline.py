@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from tilec.ir import storage
-from tilec.ir.attention import BYTES, Attention
+from tilec.ir.attention import BYTES, Attention, least_depth
 from tilec.ir.build import mul
 from tilec.ir.expr import Expr, Int, Op, Var, free_vars
 from tilec.ir.nodes import Program
@@ -150,6 +150,7 @@ def smallest(case: Case, pinned: dict[str, tuple[int, ...]], warps: int | None) 
     """What is tried where no candidate fits the model's budget: the smallest tile, which the toolchain may still spill."""
     attn, s = case.attn, case.schedule
     q, k = (min(pinned.get(n, model.SIZES)) for n in (attn.q, attn.k))
+    k = max(k, least_depth(attn.tensor(attn.value).dtype))
     yield model.Shape(q, k, warps or 4, s.stages or 1)
 
 

@@ -15,7 +15,7 @@ from tilec.oracle.tensors import from_torch, to_torch
 
 STYLES = ("normal", "shifted", "onehot", "position")
 BACKENDS = ("cpu", "triton")
-BY_NAME = {f.name: f for f in feature_specs.FEATURES}
+BY_NAME = feature_specs.BY_NAME
 
 
 @cache

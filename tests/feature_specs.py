@@ -253,3 +253,4 @@ FP8 = (
 
 # fmt: on
 FEATURES = (*MASKS, *SCORES, *DROPOUT, *SHAPES, *PAIRS, *STORAGE, *FP8)
+BY_NAME = {f.name: f for f in FEATURES}

@@ -42,6 +42,7 @@ class Triton:
         from tilec.ir.nodes import For, walk
         from tilec.ir.print import show_program
         from tilec.pipeline import lower
+        from tilec.targets import target as target_table
 
         check_limits(attn, target)
         program = lower(attn, target, schedule, self.name, features=variant.features)
@@ -60,6 +61,7 @@ class Triton:
             "warps": role.warps or 4,
             "stages": max(stages, default=1),
             "interpret": target == "cpu",
+            "fnuz": target_table(target).fp8 == "fnuz",
         }
         sources = {f"{attn.name}_{target}.triton.py": printed.text, PROGRAM: show_program(program)}
         return Artifact(attn.name, target, self.name, variant, sources, metadata)

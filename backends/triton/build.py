@@ -22,6 +22,7 @@ POINTERS = {
     "i64": "*i64",
     "bool": "*i1",
 }
+FNUZ = {"e4m3": "*fp8e4b8", "e5m2": "*fp8e5b16"}
 ALIGNMENT = 16  # bytes that the feature `aligned` promises of base addresses and strides
 
 
@@ -75,6 +76,7 @@ def types_of(metadata: Mapping[str, Any], *, aligned: bool) -> tuple[dict[str, s
     Pointers and boxes by dtype, strides i64, extents i32."""
     kinds: dict[str, str] = {}
     divisors: dict[str, int] = {}
+    pointers = POINTERS | (FNUZ if metadata["fnuz"] else {})
     for name, kind, of, dimension in metadata["arguments"]:
         if kind == "extent":
             kinds[name] = "i32"
@@ -83,9 +85,9 @@ def types_of(metadata: Mapping[str, Any], *, aligned: bool) -> tuple[dict[str, s
             continue
         mode, dtype, rank = metadata["tensors"][of]
         if kind == "box":
-            kinds[name] = f"tensordesc<{POINTERS[dtype].removeprefix('*')}{metadata['boxes'][of]}>"
+            kinds[name] = f"tensordesc<{pointers[dtype].removeprefix('*')}{metadata['boxes'][of]}>"
             continue
-        kinds[name] = POINTERS[dtype] if kind == "pointer" else "i64"
+        kinds[name] = pointers[dtype] if kind == "pointer" else "i64"
         if aligned and mode in ("in", "out") and dtype in WIDTH and (kind == "pointer" or dimension < rank - 1):
             divisors[name] = ALIGNMENT if kind == "pointer" else ALIGNMENT // WIDTH[dtype]
     return kinds, divisors

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from tilec.backends.triton.expressions import DTYPES, Expressions
+from tilec.backends.triton.expressions import DTYPES, FNUZ, Expressions
 from tilec.backends.triton.names import Names
 from tilec.backends.triton.prelude import prelude
 from tilec.backends.triton.wrap import INDENT, WIDTH, assignment, statement
@@ -38,6 +38,7 @@ from tilec.ir.nodes import (
     walk,
 )
 from tilec.passes.use_boxes import corner
+from tilec.targets import target
 
 PROBES = 128  # lanes of one search round: one load of a warpgroup
 FLOATS = ("bf16", "f16", "f32", "e4m3", "e5m2")
@@ -120,9 +121,14 @@ class _Emitter:
         self.sizes = {a.name: a.size for b in self.role.buffers for a in b.axes}
         tables = {b.name for b in self.role.buffers if b.dtype == "i32" and len(b.axes) == 1}
         loops = frozenset(s.var for s in walk(self.role.body) if isinstance(s, For))
-        positive = {"cta", *program.extents, *(name for name, _ in program.tile), *tables}
+        sizes = frozenset(name for name, _ in program.tile)
+        nonnegative = {"cta", *program.extents, *sizes, *tables}
+        positive = sizes | (free_vars(program.grid.tiles) if program.grid.coords else frozenset())
         tensors = {t.name: t for t in program.tensors}
-        self.x = Expressions(self.names, self.buffers, tensors, self.rows, tuple(self.sizes), positive, loops)
+        self.x = Expressions(
+            self.names, self.buffers, tensors, self.rows, tuple(self.sizes), nonnegative, positive, loops
+        )
+        self.dtypes = DTYPES | (FNUZ if target(program.target).fp8 == "fnuz" else {})
         self.coordinates = False  # inside cluster `map`, whose scalars are never negative
         self.lines: list[str] = []
         self.bases: dict[tuple[str, tuple[Expr, ...]], str] = {}
@@ -315,7 +321,7 @@ class _Emitter:
         axes = tuple(a.name for a in buffer.axes)
         t = self.x.text(value)
         shape = f"[{', '.join(self.x.show(a.size) for a in buffer.axes)}]"
-        dtype = DTYPES[buffer.dtype]
+        dtype = self.dtypes[buffer.dtype]
         if not t.axes and axes:
             return f"tl.full({shape}, {t.text}, {dtype})"
         if t.axes != axes:
@@ -348,7 +354,7 @@ class _Emitter:
     def store(self, s: Store, depth: int) -> None:
         dtype = self.x.tensors[s.tensor].dtype
         value = self.x.expand(self.x.text(s.value), s.axes)
-        rounded = value.text if dtype == "f32" else f"{value.at(100)}.to({DTYPES[dtype]})"
+        rounded = value.text if dtype == "f32" else f"{value.at(100)}.to({self.dtypes[dtype]})"
         self.lines += statement(
             f"tl.store({self.address(s, s.axes)}, {rounded}{self.guard(s.where, s.axes, None)})", depth
         )

@@ -27,6 +27,7 @@ DTYPES = {
     "i64": "tl.int64",
     "bool": "tl.int1",
 }
+FNUZ = {"e4m3": "tl.float8e4b8", "e5m2": "tl.float8e5b16"}  # where fp8 has one zero and one NaN (gfx942)
 NARROW = ("bf16", "f16", "e4m3", "e5m2")
 FUNCTIONS = {
     "exp": "tl.exp",
@@ -63,9 +64,9 @@ class Expressions:
     """Prints expressions of one kernel.
 
     `rows`: tensors whose last dimension is contiguous; `order`: all axes; `nonnegative`: scalars and buffers that never are
-    negative; `loop_names`: counters of key loops; `floats`: scalars that are floats; `guards`: conditions of the lanes that
-    what is printed now is for: a read of memory in it happens in those lanes alone.  `helpers` collects the functions of the
-    prelude that were used."""
+    negative; `positive`: extents and constants that are at least 1 in every block; `loop_names`: counters of key loops;
+    `floats`: scalars that are floats; `guards`: conditions of the lanes that what is printed now is for: a read of memory in it
+    happens in those lanes alone.  `helpers` collects the functions of the prelude that were used."""
 
     names: Names
     buffers: Mapping[str, Buffer]
@@ -73,6 +74,7 @@ class Expressions:
     rows: frozenset[str]
     order: tuple[str, ...]
     nonnegative: set[str]
+    positive: frozenset[str]
     loop_names: frozenset[str]
     floats: set[str] = field(default_factory=set)
     helpers: set[str] = field(default_factory=set)
@@ -139,6 +141,8 @@ class Expressions:
         match name, args:
             # (x + (n - 1)) // n with n a tile constant
             case "//", (Op("+", (x, Op("-", (n, Int(1))))), m) if n is m and self.is_nonnegative(x):
+                return Text(f"tl.cdiv({self.text(x).text}, {self.text(n).text})", self.text(x).axes)
+            case "//", (Op("-", (Op("+", (x, n)), Int(1))), m) if n is m and self.is_nonnegative(x):
                 return Text(f"tl.cdiv({self.text(x).text}, {self.text(n).text})", self.text(x).axes)
         if name == "and":
             first = self.text(args[0])
@@ -243,14 +247,27 @@ class Expressions:
                 return True
             case Fetch(name, _):
                 return self.tensors[name].mode == "table"
-            case Op("-", (Var(name), Int(1))):
-                return name.isupper() and self.is_nonnegative(Var(name))
+            case Op("-", (x, Int(1))):
+                return self.is_positive(x)
             case Op("+" | "*" | "//" | "%" | "min" | "abs", args):
                 return all(self.is_nonnegative(a) for a in args)
             case Op("max", args):
                 return any(self.is_nonnegative(a) for a in args)
             case Op("where", (_, a, b)):
                 return self.is_nonnegative(a) and self.is_nonnegative(b)
+        return False
+
+    def is_positive(self, e: Expr) -> bool:
+        """Known to be at least 1: tile constants, extents that count blocks (there is one), sums with one of these."""
+        match e:
+            case Int(v):
+                return v > 0
+            case Var(name):
+                return name in self.positive
+            case Op("min" | "*", args):
+                return all(map(self.is_positive, args))
+            case Op("+", args):
+                return all(map(self.is_nonnegative, args)) and any(map(self.is_positive, args))
         return False
 
 

@@ -6,7 +6,7 @@ from tilec.dsl.faults import Fault, Faults, TargetFault
 from tilec.ir.attention import Attention
 from tilec.ir.expr import Int
 
-FP8_TARGETS = ("sm89", "sm90", "sm100", "cpu")
+NO_FP8 = ("sm80",)  # before Ada, matrix instructions take no fp8: PTX ISA, mma, "sm_89 or higher"
 WIDEST = 1024  # features of one tile: a wider one does not fit the registers of a block on any target
 
 
@@ -14,12 +14,9 @@ def check_limits(attn: Attention, target: str) -> None:
     """Raises Faults of E0914 for each feature that Triton does not serve on this target."""
     faults: list[Fault] = []
     for t in attn.tensors:
-        if t.dtype in ("e4m3", "e5m2") and target not in FP8_TARGETS:
-            note = "fp8 products through Triton are tested on sm89 and later only"
-            hint = f"use bf16, or one of {', '.join(FP8_TARGETS)}"
-            faults.append(
-                TargetFault("E0914", f"{t.dtype} is not yet on {target} through Triton", t.span, note=note, hint=hint)
-            )
+        if t.dtype in ("e4m3", "e5m2") and target in NO_FP8:
+            note = f"matrix instructions of {target} take no fp8"
+            faults.append(TargetFault("E0914", f"{t.dtype} is not on {target}", t.span, note=note, hint="use bf16"))
     for name in dict.fromkeys((*attn.contracted, attn.feature)):
         extent = attn.index(name).extent
         if isinstance(extent, Int) and extent.value > WIDEST:

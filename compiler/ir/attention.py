@@ -38,6 +38,11 @@ FLOAT_DTYPES: frozenset[str] = frozenset({"bf16", "f16", "f32", "e4m3", "e5m2"})
 BYTES: dict[str, int] = {"bf16": 2, "f16": 2, "f32": 4, "e4m3": 1, "e5m2": 1, "i32": 4, "i64": 8, "bool": 1}
 
 
+def least_depth(dtype: Dtype) -> int:
+    """Elements that the shortest matrix instruction contracts: 16, or 32 of one byte.  PTX ISA, mma.m16n8k16 and m16n8k32."""
+    return 32 if BYTES[dtype] == 1 else 16
+
+
 @dataclass(frozen=True)
 class Storage:
     """How one index's sequences lie in memory.  `table`: the i32 tensor of offsets (length B + 1) or lengths (B)."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tilec.ir.attention import Attention
+from tilec.ir.attention import Attention, least_depth
 from tilec.ir.build import all_of
 from tilec.ir.expr import TRUE, Expr, Int, Iota, Op, Var, transform
 from tilec.ir.nodes import For, Program, Stmt, map_exprs, rewrite
@@ -42,7 +42,7 @@ def choose_tiles(program: Program, attn: Attention, choice: Choice, *, power_of_
         elif name == attn.k:
             sizes[constant.name] = choice.k
         elif isinstance(extent, Int):
-            sizes[constant.name] = padded(extent.value) if power_of_two else extent.value
+            sizes[constant.name] = padded(extent.value, depth(attn, name)) if power_of_two else extent.value
 
     def exact(e: Expr) -> Expr | None:
         match e:
@@ -67,6 +67,12 @@ def choose_tiles(program: Program, attn: Attention, choice: Choice, *, power_of_
     )
 
 
-def padded(extent: int) -> int:
+def padded(extent: int, least: int = 16) -> int:
     """The power of two a feature tile is padded to."""
-    return max(16, 1 << max(0, extent - 1).bit_length())
+    return max(least, 1 << max(0, extent - 1).bit_length())
+
+
+def depth(attn: Attention, feature: str) -> int:
+    """The least tile of a feature index: what the products that contract it need."""
+    pairs = zip(attn.contracted, attn.pairs, strict=True)
+    return max((least_depth(attn.tensor(key).dtype) for name, (_, key) in pairs if name == feature), default=16)

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tilec.budget import shared_memory, width
-from tilec.ir.attention import BYTES, Attention
+from tilec.ir.attention import BYTES, Attention, least_depth
 from tilec.targets import Target
 
 LANES = 128  # f32 operations per clock and unit on every GPU target here
@@ -56,7 +56,9 @@ def candidates(
 
 
 def fits(attn: Attention, target: Target, shape: Shape) -> bool:
-    """Whether shared memory and registers hold the tiles."""
+    """Whether shared memory and registers hold the tiles, and matrix instructions take them."""
+    if shape.k < least_depth(attn.tensor(attn.value).dtype):
+        return False
     budget = shared_memory(attn, target, shape.q, shape.k, shape.stages)
     return budget is not None and budget.fits and registers(attn, target, shape) <= target.registers_per_thread
 
