@@ -24,7 +24,7 @@ def live_keys(name, row):
 @pytest.mark.parametrize("cap", [1, 15, 50])
 @pytest.mark.parametrize("name", MASKS)
 def test_no_score_brings_a_masked_key_back(attend, name, cap):
-    """https://github.com/Dao-AILab/flash-attention/issues/1025"""
+    """https://github.com/Dao-AILab/flash-attention/pull/1025"""
     lines, mask, given = MASKS[name]
     text = spec(*lines, f"score s = {cap} * tanh(s / {cap})", f"mask {mask}")
     r = attend(text, {"B": 1, "M": S, "N": S}, inputs=given)
@@ -40,7 +40,7 @@ def test_no_score_brings_a_masked_key_back(attend, name, cap):
 @pytest.mark.parametrize("cap", [1, 15])
 @pytest.mark.parametrize("name", MASKS)
 def test_gradients_through_a_soft_cap(interpret, name, cap):
-    """https://github.com/Dao-AILab/flash-attention/issues/1025"""
+    """https://github.com/Dao-AILab/flash-attention/pull/1025"""
     lines, mask, given = MASKS[name]
     attend = interpret.load(
         spec(*lines, f"score s = {cap} * tanh(s / {cap})", f"mask {mask}", "grad Q, K, V", dtype="f32")
@@ -57,7 +57,7 @@ def test_gradients_through_a_soft_cap(interpret, name, cap):
 
 
 def test_lines_apply_from_top_to_bottom(attend):
-    """https://github.com/Dao-AILab/flash-attention/issues/1025"""
+    """https://github.com/Dao-AILab/flash-attention/pull/1025"""
     sizes, slope = {"B": 1, "M": 9, "N": 9}, "param slope[h] : f32"
     cap, bias = "score s = 2 * tanh(s / 2)", "score s = s - slope[h] * abs(q - k)"
     one = attend(spec(slope, cap, bias), sizes)

@@ -37,16 +37,16 @@ def odd_stride_of_one(x):
 LAYOUTS = [heads_first, every_second_row, slice_of_a_projection, one_element_off, batch_last]
 
 
-def inputs():
+def inputs(attend):
     g = torch.Generator().manual_seed(0)
-    return [torch.randn(B, n, H, D, generator=g).bfloat16() for n in (M, N, N)]
+    return [torch.randn(B, n, H, D, generator=g).bfloat16().to(attend.device) for n in (M, N, N)]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("which", ["Q", "K", "V", "O"])
 def test_a_layout_changes_no_bit(attend, which, layout):
     """https://github.com/flagos-ai/FlagAttention/issues/45"""
-    kernel, tensors = attend.load(TEXT), inputs()
+    kernel, tensors = attend.load(TEXT), inputs(attend)
     want, want_lse = kernel(*tensors)
     out = torch.full_like(want, float("nan")), torch.full_like(want_lse, float("nan"))
     if which == "O":
@@ -54,7 +54,7 @@ def test_a_layout_changes_no_bit(attend, which, layout):
     else:
         at = "QKV".index(which)
         tensors[at] = layout(tensors[at])
-        assert tensors[at].stride() != inputs()[at].stride() or layout is one_element_off
+        assert tensors[at].stride() != inputs(attend)[at].stride() or layout is one_element_off
     kernel(*tensors, out=out)
     assert torch.equal(out[0], want) and torch.equal(out[1], want_lse)
 
@@ -62,7 +62,7 @@ def test_a_layout_changes_no_bit(attend, which, layout):
 @pytest.mark.parametrize("which", range(3))
 def test_strides_of_extent_one_mean_nothing(attend, which):
     """https://github.com/flagos-ai/FlagAttention/issues/45"""
-    kernel, tensors = attend.load(TEXT), [x[:1] for x in inputs()]
+    kernel, tensors = attend.load(TEXT), [x[:1] for x in inputs(attend)]
     want = kernel(*tensors)[0]
     tensors[which] = odd_stride_of_one(tensors[which])
     assert torch.equal(kernel(*tensors)[0], want)
@@ -70,7 +70,7 @@ def test_strides_of_extent_one_mean_nothing(attend, which):
 
 def test_a_broadcast_head_is_its_copies(attend):
     """https://github.com/flagos-ai/FlagAttention/issues/45"""
-    kernel, (q, k, v) = attend.load(TEXT), inputs()
+    kernel, (q, k, v) = attend.load(TEXT), inputs(attend)
     k, v = (x[:, :, :1].expand(x.shape) for x in (k, v))
     assert torch.equal(kernel(q, k, v)[0], kernel(q, k.contiguous(), v.contiguous())[0])
 
@@ -78,10 +78,10 @@ def test_a_broadcast_head_is_its_copies(attend):
 @pytest.mark.parametrize("strides", ["rows of the lse", "heads of the lse"])
 def test_the_lse_has_strides_of_its_own(attend, strides):
     """https://github.com/flagos-ai/FlagAttention/issues/45"""
-    kernel, tensors = attend.load(TEXT), inputs()
+    kernel, tensors = attend.load(TEXT), inputs(attend)
     want, want_lse = kernel(*tensors)
-    wide = torch.full((B, H, 2 * M), float("nan"))
-    lse = wide[..., :M] if strides == "heads of the lse" else torch.empty(H, B, M).transpose(0, 1)
+    wide = torch.full((B, H, 2 * M), float("nan"), device=attend.device)
+    lse = wide[..., :M] if strides == "heads of the lse" else torch.empty(H, B, M, device=attend.device).transpose(0, 1)
     kernel(*tensors, out=(torch.empty_like(want), lse))
     assert torch.equal(lse, want_lse) and wide[..., M:].isnan().all()
 
@@ -89,8 +89,8 @@ def test_the_lse_has_strides_of_its_own(attend, strides):
 def test_biases_and_params_have_strides_of_their_own(attend):
     """https://github.com/flagos-ai/FlagAttention/issues/45"""
     text = spec("bias T[b, h, q, k] : f32", "param keep[b, k] : bool", "score s = s + T[b, h, q, k]", "mask keep[b, k]")
-    kernel, tensors = attend.load(text), inputs()
-    bias, keep = torch.randn(B, H, M, N), torch.rand(B, N) < 0.7
+    kernel, tensors = attend.load(text), inputs(attend)
+    bias, keep = torch.randn(B, H, M, N).to(attend.device), torch.rand(B, N).to(attend.device) < 0.7
     want = kernel(*tensors, bias, keep)[0]
     flipped = bias.permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0)
     assert torch.equal(kernel(*tensors, flipped, keep.t().contiguous().t())[0], want)
@@ -100,7 +100,7 @@ def test_biases_and_params_have_strides_of_their_own(attend):
 
 def test_a_last_dimension_with_a_stride_is_refused_by_name(attend):
     """https://github.com/flagos-ai/FlagAttention/issues/45"""
-    q, k, v = inputs()
+    q, k, v = inputs(attend)
     with pytest.raises(Exception, match=r"last dimension of `K` must be contiguous.*strides"):
         attend.load(TEXT)(q, k.mT.contiguous().mT, v)
 
