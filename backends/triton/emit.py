@@ -11,7 +11,7 @@ last, which is contiguous (a param and an LSE have one for the last as well); th
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tilec.backends.triton.expressions import DTYPES, FNUZ, Expressions
@@ -35,8 +35,10 @@ from tilec.ir.nodes import (
     Stmt,
     Store,
     While,
+    rewrite,
     walk,
 )
+from tilec.passes.tidy import tidy
 from tilec.passes.use_boxes import corner
 from tilec.targets import target
 
@@ -109,7 +111,7 @@ class _Emitter:
     def __init__(self, program: Program, interpret: bool) -> None:
         if len(program.roles) != 1 or program.roles[0].count != 1 or program.barriers:
             raise ValueError("the triton backend prints programs of one role without barriers")
-        self.program = program
+        self.program = program = tidy(_unproved(program))
         self.role = program.roles[0]
         self.interpret = interpret
         self.function = f"{program.name}_forward"
@@ -304,7 +306,7 @@ class _Emitter:
             self.line(depth, f"{hi} = tl.cast({self.x.show(s.hi)}, tl.int32)")
             open_ends.append(f"({name} < {hi})")
             rounds.append((s, wanted[3], name, hi, step, probe, below))
-        self.line(depth, f"while {' | '.join(open_ends)}:")
+        self.line(depth, f"while {' | '.join(open_ends) if len(open_ends) > 1 else open_ends[0][1:-1]}:")
         for s, scalar, name, hi, step, probe, below in rounds:
             self.x.lanes[scalar], self.x.fetch_guard = "seek", f", mask={probe} < {hi}"
             cond = self.x.show(substitute(s.cond, {Var(s.name): Var(scalar)}))
@@ -383,6 +385,19 @@ def _searches(body: tuple[Stmt, ...]) -> list[tuple[Stmt, ...]]:
         else:
             groups.append((s,))
     return groups
+
+
+def _unproved(program: Program) -> Program:
+    """The program without what only proofs mention: rows and keys that no statement reads."""
+    zero = Int(0)
+
+    def rule(s: Stmt) -> tuple[Stmt, ...] | None:
+        if isinstance(s, For) and s.proof is not None:
+            return (replace(s, proof=replace(s.proof, rows=(zero, zero), keys=None, size=None)),)
+        return None
+
+    roles = tuple(replace(r, body=rewrite(r.body, rule)) for r in program.roles)
+    return program.with_(roles=roles)
 
 
 def _filled(names: list[str]) -> list[str]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 WIDTH = 110
 INDENT = "    "
 OPEN, CLOSE = "([{", ")]}"
-OPERATORS = ((" | ",), (" & ",), (" + ", " - "), (" * ", " / "))  # loosest first
+COMPARISONS = (" == ", " != ", " <= ", " >= ", " < ", " > ")
+OPERATORS = (COMPARISONS, (" | ",), (" & ",), (" + ", " - "), (" * ", " / "))  # loosest first
 
 
 def assignment(target: str, text: str, depth: int) -> list[str]:
@@ -31,14 +34,24 @@ def _broken(head: str, text: str, depth: int, tail: str) -> list[str]:
         for _, argument in arguments:
             lines += _part(argument, depth + 1, ",")
         return [*lines, f"{INDENT * depth})" + tail]
+    group = re.match(r"~?\(", text)
+    if group is not None:  # one operand in parentheses: `~(…)`, `(…)[:, None]`
+        close = _matching(text, group.end() - 1)
+        if re.fullmatch(r"(\[[^\[\]]*\])?", text[close + 1 :]):
+            inner = _terms(text[group.end() : close], depth)
+            return [f"{head}{group[0]}", *inner, f"{INDENT * depth}){text[close + 1 :]}{tail}"]
+    if any(len(_split(text, operators)) > 1 for operators in OPERATORS):
+        return [f"{head}(", *_terms(text, depth), f"{INDENT * depth}){tail}"]
+    return [head + text + tail]
+
+
+def _terms(text: str, depth: int) -> list[str]:
+    """`text` one level deeper, a line for each operand of its loosest operators."""
     for operators in OPERATORS:
         terms = _split(text, operators)
         if len(terms) > 1:
-            lines = [f"{head}("]
-            for operator, term in terms:
-                lines += _part(term, depth + 1, "", f"{operator.strip()} " if operator else "")
-            return [*lines, f"{INDENT * depth})" + tail]
-    return [head + text + tail]
+            return [x for o, term in terms for x in _part(term, depth + 1, "", f"{o.strip()} " if o else "")]
+    return _part(text, depth + 1, "")
 
 
 def _part(text: str, depth: int, tail: str, operator: str = "") -> list[str]:

@@ -27,9 +27,9 @@ from typing import Literal
 from tilec.ir import storage
 from tilec.ir.attention import Attention, Index, Tensor
 from tilec.ir.build import add, cdiv, compare, floordiv, minimum, mod, mul, sub
-from tilec.ir.expr import Expr, Fetch, Int, Iota, Var
-from tilec.ir.nodes import Cluster, Compute, Global, Grid, If, Let, Program, Role, Seek, Slot, Stmt
-from tilec.passes.names import local
+from tilec.ir.expr import Expr, Fetch, Int, Iota, Var, substitute
+from tilec.ir.nodes import Cluster, Compute, Global, Grid, If, Let, Program, Role, Seek, Slot, Stmt, map_exprs, rewrite
+from tilec.passes.names import local, starts
 from tilec.passes.tile_body import TileBody
 
 DEFAULT_TILE = 64
@@ -135,18 +135,25 @@ def _sequence(attn: Attention, names: Names, body: TileBody) -> tuple[Stmt, ...]
     size = names.tiles[attn.q]
     first, last = Var(f"{q.name}_first"), Var(f"{q.name}_last")
     head: list[Stmt] = list(_find_sequence(attn, q, size, names)) if q.storage.kind == "packed" else []
-    for index in (q, k):
-        if index.storage.kind != "dense" and isinstance(index.extent, Var):
-            head.append(Let(index.extent.name, storage.length_of(attn, index)))
+    begin = starts(attn)
+    lengths = {i.extent.name: storage.length_of(attn, i) for i in (q, k) if isinstance(i.extent, Var)}
+    dense = {i.extent.name for i in (q, k) if i.storage.kind == "dense" and isinstance(i.extent, Var)}
+    head += [Let(v.name, read) for read, v in begin.items() if isinstance(v, Var)]
+    head += [Let(name, substitute(n, begin)) for name, n in lengths.items() if name not in dense]
     head.append(Let(first.name, mul(Var(names.row_tile), size)))
     tile = (
         Let(last.name, sub(minimum(add(first, size), q.extent), 1)),
         Compute(Slot(q.name), add(first, Iota(q.name))),
-        *body.statements(first, last),
+        *_renamed(body.statements(first, last), begin),
     )
     if q.storage.kind == "dense":
         return (*head, *tile)
     return (*head, If(compare("<", first, q.extent), tile))
+
+
+def _renamed(body: tuple[Stmt, ...], names: dict[Expr, Expr]) -> tuple[Stmt, ...]:
+    """The statements with `names` in place of what they stand for."""
+    return rewrite(body, lambda s: (map_exprs(s, lambda e: substitute(e, names)),)) if names else body
 
 
 def _find_sequence(attn: Attention, q: Index, size: Expr, names: Names) -> tuple[Stmt, ...]:

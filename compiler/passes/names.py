@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from tilec.ir.attention import Attention
 from tilec.ir.expr import Expr, Fetch, Var, substitute
+from tilec.ir.storage import batch_of
 
 # What passes call their scalars whatever the spec says: the block's number, and stems with these tails (`q_first`).
-OURS = re.compile(r"cta|.*_(first|last|edge|tiles|value|mid|to|found)\d*")
+OURS = re.compile(r"cta|.*_(start|first|last|edge|tiles|value|mid|to|found)\d*")
 
 
 def local(attn: Attention, name: str) -> str:
@@ -18,6 +19,15 @@ def local(attn: Attention, name: str) -> str:
     while name in taken:
         name += "_"
     return name
+
+
+def starts(attn: Attention) -> dict[Expr, Expr]:
+    """Reads of packed offsets that say where this tile's sequence begins -> the scalars that hold them (`q_start`)."""
+    out: dict[Expr, Expr] = {}
+    for i in (attn.index(attn.q), attn.index(attn.k)):
+        if i.storage.kind == "packed":
+            out.setdefault(Fetch(i.storage.table or "", (batch_of(attn, i),)), Var(f"{i.name}_start"))
+    return out
 
 
 def distinct_indices(attn: Attention) -> Attention:

@@ -46,7 +46,7 @@ from tilec.ir.nodes import (
 )
 from tilec.ir.nodes import walk as walk_statements
 from tilec.passes.lower_attention import grid_of, map_lets
-from tilec.passes.names import local
+from tilec.passes.names import local, starts
 from tilec.passes.tidy import mentioned
 
 SHORT = 5  # nodes of an expression that is not worth a name
@@ -115,7 +115,7 @@ class _Splitter:
                 return None
             return Fetch(x.tensor, storage.read_at(self.attn, self.attn.tensor(x.tensor), x.index))
 
-        return Seek(s.name, s.lo, s.hi, transform(s.cond, rule))
+        return Seek(s.name, s.lo, s.hi, substitute(transform(s.cond, rule), starts(self.attn)))
 
     def body(self, statements: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         """Bounds before the first cluster with a key loop, loops split inside."""
