@@ -174,6 +174,11 @@ def backend(name: str) -> Backend:
     return cast("Backend", import_module(f"tilec.backends.{name}").BACKEND)
 
 
+def features_of(name: str) -> frozenset[str]:
+    """Features of a call that the backend of that name compiles for."""
+    return frozenset(backend(name).features)
+
+
 def launch_half(name: str) -> Load:
     """`load` of that backend's `launch.py`."""
     return cast("Load", import_module(f"tilec.backends.{name}.launch").load)

@@ -203,7 +203,7 @@ def compile_spec(
         check_spec(spec, name, backend)
         for attn in _kernels(spec, kernel):
             if dump_ir is not None:
-                click.echo(dump(spec, attn, name, constants, only=dump_ir or None))
+                click.echo(dump(spec, attn, name, constants, only=dump_ir or None, backend=backend))
             if emit:
                 files = emitted(spec, attn, name, backend, constants, emit)
                 if output is None:

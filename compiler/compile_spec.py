@@ -12,17 +12,30 @@ from tilec.backends.base import Artifact
 from tilec.dsl.faults import TargetFault
 from tilec.frontend import Spec, bind
 from tilec.ir.attention import Attention
+from tilec.legality import choose_backend
+from tilec.targets import target as target_of
 
 SUFFIXES = {"asm": (".ptx", ".amdgcn", ".sass", ".s"), "binary": (".cubin", ".hsaco")}
 
 
-def dump(spec: Spec, attn: Attention, target: str, constants: Mapping[str, int], only: str | None = None) -> str:
-    """The program after each pass, or after the pass named `only`.  TargetFault E0907 if there is no such pass."""
+def dump(
+    spec: Spec,
+    attn: Attention,
+    target: str,
+    constants: Mapping[str, int],
+    only: str | None = None,
+    backend: str | None = None,
+) -> str:
+    """The program after each pass, or after the pass named `only`, for calls with every feature that the backend compiles
+    for.  TargetFault E0907 if there is no such pass."""
+    from tilec.backends.base import features_of
     from tilec.ir.print import show_program
     from tilec.pipeline import stages
 
     bound = bind(attn, constants)
-    found = list(stages(bound, target, spec.schedule(attn.name, target)))
+    chosen = choose_backend(target_of(target), backend).name
+    schedule = spec.schedule(attn.name, target)
+    found = list(stages(bound, target, schedule, chosen, features=features_of(chosen)))
     names = [name for name, _ in found]
     if only is not None and only not in names:
         raise TargetFault("E0907", f"no pass `{only}` runs for {target}", hint=f"passes are {', '.join(names)}")
@@ -32,8 +45,8 @@ def dump(spec: Spec, attn: Attention, target: str, constants: Mapping[str, int],
 def emitted(
     spec: Spec, attn: Attention, target: str, backend: str | None, constants: Mapping[str, int], kinds: tuple[str, ...]
 ) -> dict[str, bytes]:
-    """Files of an artifact, by name: the variant that asks nothing of a call for source, and the one with every feature that
-    the backend compiles for, which is what well-aligned tensors get, for machine code.
+    """Files of an artifact, by name, of the variant with every feature that the backend compiles for: what well-aligned
+    tensors get.
 
     TargetFault E0908 for a kind that the backend does not make."""
     from tilec.aot import compile_all
@@ -42,7 +55,7 @@ def emitted(
     made: dict[str, bytes] = {}
     if set(kinds) - {"source"}:
         made = dict(artifacts[-1].binaries) | _machine_code(artifacts[-1])
-    of = {"source": {n: t.encode() for n, t in artifacts[0].sources.items()}}
+    of = {"source": {n: t.encode() for n, t in artifacts[-1].sources.items()}}
     of |= {kind: {n: x for n, x in made.items() if n.endswith(ends)} for kind, ends in SUFFIXES.items()}
     out: dict[str, bytes] = {}
     for kind in kinds:

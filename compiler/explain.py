@@ -97,6 +97,7 @@ def explain_kernel(
 ) -> Explanation:
     """The explanation of one kernel of a file for a target.  Raises Faults for a schedule that cannot be honoured, and
     TargetFault E0905 while a symbol that tiles need, or an extent of a partial `shape`, has no value."""
+    from tilec.backends.base import features_of
     from tilec.pipeline import lower
 
     machine, sizes = target(name), dict(shape or {})
@@ -112,7 +113,7 @@ def explain_kernel(
         )
     check_target(bound, machine, spec.source)
     check_schedule(bound, schedule, machine, chosen, spec.source)
-    program = lower(bound, name, schedule, chosen.name)
+    program = lower(bound, name, schedule, chosen.name, features=features_of(chosen.name))
     return explain(bound, machine, chosen.name, program, spec.source, {**fixed, **sizes} if sizes else None)
 
 

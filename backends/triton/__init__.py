@@ -20,7 +20,7 @@ PROGRAM = "program.tile_ir"
 
 
 class Triton:
-    """Compiles by printing.  Machine code is made by Triton: at the first launch, or by `build.machine_code` without a device."""
+    """Compiles by printing.  Machine code is made by Triton: at the first launch, or by `offline` without a device."""
 
     name = "triton"
     features: frozenset[Feature] = frozenset({"aligned", "unit", "round"})
