@@ -23,7 +23,7 @@ def tanh(x):
 
 TANH_PORTABLE = '''@triton.jit
 def tanh(x):
-    """1 - 2 / (exp(2x) + 1), which keeps its limits where exp overflows; its Taylor series near 0, where that cancels."""
+    """1 - 2 / (exp(2x) + 1), which keeps its limits where exp overflows; near 0, where it cancels, a series."""
     y = x * x
     series = x * (1.0 - y * (0.33333333 - y * (0.13333333 - y * (0.053968254 - y * 0.021869489))))
     return tl.where(y < 0.0625, series, 1.0 - 2.0 / (tl.exp(2.0 * x) + 1.0))

@@ -1,7 +1,7 @@
 """tidy: drops what nothing uses.
 
-Contract.  Removes `let` lines whose name no later expression mentions, guards that became `true`, and register buffers without a
-reader or writer.  Results are untouched.
+Contract.  Removes `let` lines whose name no later expression mentions, guards that became `true`, tiles that are loaded or
+computed and never read, and register buffers without a reader or writer.  Results are untouched.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilec.ir.expr import TRUE, Expr, Read, Var, walk
-from tilec.ir.nodes import Let, Program, Role, Seek, Slot, Stmt, map_exprs, rewrite
+from tilec.ir.nodes import Compute, Let, Load, Mma, Program, Role, Seek, Slot, Stmt, map_exprs, rewrite
 from tilec.ir.nodes import walk as statements
 
 
@@ -19,12 +19,15 @@ def tidy(program: Program) -> Program:
 
 
 def _tidy(role: Role) -> Role:
-    body = role.body
+    body, own = role.body, {b.name for b in role.buffers}
     while True:
         used, buffers = mentioned(body)
+        dead = own - read(body)
 
-        def rule(s: Stmt, used: set[str] = used) -> tuple[Stmt, ...] | None:
+        def rule(s: Stmt, used: set[str] = used, dead: set[str] = dead) -> tuple[Stmt, ...] | None:
             if isinstance(s, Let | Seek) and s.name not in used:
+                return ()
+            if isinstance(s, Load | Compute) and s.dst.buffer in dead and not getattr(s, "during", ()):
                 return ()
             if getattr(s, "where", None) is TRUE:
                 return (replace(s, where=None),)  # type: ignore[type-var]
@@ -35,6 +38,21 @@ def _tidy(role: Role) -> Role:
             kept = tuple(b for b in role.buffers if b.name in buffers)
             return replace(role, body=body, buffers=kept)
         body = new
+
+
+def read(body: tuple[Stmt, ...]) -> set[str]:
+    """Buffers whose contents a statement uses."""
+    found: set[str] = set()
+
+    def note(e: Expr) -> Expr:
+        found.update(x.buffer for x in walk(e) if isinstance(x, Read))
+        return e
+
+    for s in statements(body):
+        map_exprs(s, note)
+        if isinstance(s, Mma):
+            found |= {s.a.buffer, s.b.buffer} | ({s.dst.buffer} if s.accumulate else set())
+    return found
 
 
 def mentioned(body: tuple[Stmt, ...]) -> tuple[set[str], set[str]]:

@@ -30,13 +30,14 @@ def function(text):
     return next(f for f in tree.body if isinstance(f, ast.FunctionDef) and f.name.endswith("_forward"))
 
 
-def sources():
-    for f in feature_specs.FEATURES:
-        for target, features in (("sm90", kit.FAST), ("gfx942", kit.GENERAL)):
-            yield pytest.param(f, target, features, id=f"{f.name} on {target}")
+SOURCES = [
+    pytest.param(f, target, features, id=f"{f.name} on {target}")
+    for f in feature_specs.FEATURES
+    for target, features in (("sm90", kit.FAST), ("gfx942", kit.GENERAL))
+]
 
 
-@pytest.mark.parametrize(("feature", "target", "features"), sources())
+@pytest.mark.parametrize(("feature", "target", "features"), SOURCES)
 def test_nothing_is_unused(feature, target, features):
     """Every parameter and every local is read, lines are short, branches depend on the call, loops are few."""
     text = kit.source(kit.artifact(feature.text, target, features, **feature.constants))
@@ -57,7 +58,7 @@ def test_nothing_is_unused(feature, target, features):
         assert (f"def {helper}(" in text) == (text.count(f"{helper}(") > 1)
 
 
-@pytest.mark.parametrize(("feature", "target", "features"), sources())
+@pytest.mark.parametrize(("feature", "target", "features"), SOURCES)
 def test_strides_multiply_wide_indices(feature, target, features):
     """Offsets are 64-bit: what a stride multiplies is cast to int64 first."""
     f = function(kit.source(kit.artifact(feature.text, target, features, **feature.constants)))
