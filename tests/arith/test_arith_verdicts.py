@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import reduce
+from itertools import product
 from operator import and_, or_
 from typing import Any
 
@@ -61,6 +62,17 @@ def test_verdicts_are_right(text: str, env: dict[str, Any], data: st.DataObject)
         assert verdict(normal, box, without) in (truth(live, box), "unknown")
 
 
+@pytest.mark.parametrize(
+    "text", ["(k - q) % 5 == 2", "(q - k) % 5 == 2", "k % 3 == 1 and k <= q", "(k - q) % 4 == 3 and q % 2 == 1"]
+)
+def test_congruences_on_every_small_box(text: str):
+    mask = read(text)
+    normal, live = normalise(mask), table(mask, {"M": 8, "N": 8})
+    for box in product(range(8), range(8), range(8), range(8)):
+        if box[0] <= box[1] and box[2] <= box[3]:
+            assert verdict(normal, box, {}) == truth(live, box)
+
+
 def test_opaque_atoms_leave_doubt_unless_the_others_decide():
     normal = normalise(read("k <= q and q * k < 90"))
     assert verdict(normal, (0, 3, 8, 9), {}) == "empty"
@@ -112,6 +124,7 @@ def test_row_safety_over_symbols(text: str, assumes: set[str], shapes: list[dict
         ("q - k < 128 and k <= q", (), None, "rows N + 127 to M - 1 keep no key when M > N + 127"),
         ("doc[b, q] == doc[b, k] and k <= q", ("M <= N",), True, ""),
         ("abs(q - k) <= W and (q - k) % T == 0", ("M == N",), True, ""),
+        ("k <= q and (q - k) % 4 == 1", ("M <= N",), None, "(q - k - 1) % 4 == 0 may leave a row without a key"),
         ("q * k < 9", ("M == N",), None, "q * k < 9 may leave a row without a key"),
         ("k == q or k == 0", ("M <= N",), True, ""),
         ("k % 4 == 7", ("M <= N",), False, "row 0 keeps no key"),
