@@ -74,6 +74,7 @@ class Trial:
     style: Any
     seed: int = 0
     fnuz: bool = False
+    short_sums: bool = False
 
     def inputs(self) -> dict[str, Any]:
         """NumPy arrays by name."""
@@ -112,7 +113,7 @@ def run_forward(trial: Trial) -> tuple[Report, ...]:
     out = tuple(outputs[n] for n in names)
     with torch.no_grad():
         kernel(*(tensors[n] for n in kernel.signature.names), out=out if len(out) > 1 else out[0], **trial.dropping)
-    return tuple(verify(attn, inputs, from_torch(outputs), **trial.how).values())
+    return tuple(verify(attn, inputs, from_torch(outputs), **trial.how, short_sums=trial.short_sums).values())
 
 
 def run_backward(trial: Trial) -> tuple[Report, ...]:
@@ -175,12 +176,13 @@ def verify_kernel(
     fixed = dict(constants or {})
     options: dict[str, Any] = {"kernel": attn.name, "target": target_name, "backend": backend, **fixed}
     kernel = load(Path(spec.source.path), **options)
-    fnuz = target(target_name).fp8 == "fnuz"
+    machine = target(target_name)
+    fnuz, short_sums = machine.fp8 == "fnuz", "short_fp8_sums" in machine.features
     for sizes in small_shapes(bind(attn, fixed), shape):
         bound = bind(attn, {n: v for n, v in {**sizes, **fixed}.items() if n in kernel.signature.constants})
         for style in get_args(Style):
             progress(f"{attn.name} on {target_name}: {', '.join(f'{n}={v}' for n, v in sizes.items())}, {style} inputs")
-            trial = Trial(kernel, bound, device, sizes, style, seed, fnuz)
+            trial = Trial(kernel, bound, device, sizes, style, seed, fnuz, short_sums)
             reports, note = run_forward(trial), ""
             try:
                 reports += run_backward(trial)

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import torch
 
+from tilec.backends.runtime.device import target_of
 from tilec.frontend import read_spec
 from tilec.oracle.numerics import verify, verify_gradients
 from tilec.oracle.tensors import from_torch
+from tilec.targets import target
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
@@ -41,8 +43,9 @@ def check(
     within twice the error of a dense computation in the same dtypes."""
     attn = read_spec(spec).kernels[0]
     arrays = from_torch(inputs)
-    fnuz = any("fnuz" in str(t.dtype) for t in inputs.values())
-    reports = list(verify(attn, arrays, from_torch(outputs), fnuz=fnuz).values())
+    machine = target(target_of(DEVICE))
+    fp8 = {"fnuz": machine.fp8 == "fnuz", "short_sums": "short_fp8_sums" in machine.features}
+    reports = list(verify(attn, arrays, from_torch(outputs), **fp8).values())
     if gradients is not None:
         d = list(from_torch({str(i): t for i, t in enumerate(slopes)}).values())
         reports += verify_gradients(attn, arrays, d[0], from_torch(gradients), *d[1:]).values()

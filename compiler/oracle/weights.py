@@ -26,12 +26,20 @@ def identity(x: Array, dtype: str) -> Array:
     return x
 
 
+def matmul(a: Array, b: Array, dtype: str) -> Array:
+    """a @ b."""
+    out: Array = a @ b
+    return out
+
+
 @dataclass(frozen=True)
 class Arithmetic:
-    """`real`: type of scores and accumulators; `rounded(x, dtype)`: x after a trip through a storage dtype, as `real`."""
+    """`real`: type of scores and accumulators; `rounded(x, dtype)`: x after a trip through a storage dtype, as `real`;
+    `product(a, b, dtype)`: a @ b of operands that were stored as `dtype`."""
 
     real: Real = np.float64
     rounded: Callable[[Array, str], Array] = identity
+    product: Callable[[Array, Array, str], Array] = matmul
 
 
 EXACT = Arithmetic()
@@ -84,7 +92,8 @@ def weigh(problem: Problem, arithmetic: Arithmetic, dropping: Dropping) -> Weigh
     s = np.zeros(shape, real)
     with np.errstate(all="ignore"):
         for (query, key), d in zip(attn.pairs, attn.contracted, strict=True):
-            s = s + problem.matrix(query, attn.q, d, real) @ problem.matrix(key, attn.k, d, real).T
+            q, k = problem.matrix(query, attn.q, d, real), problem.matrix(key, attn.k, d, real)
+            s = s + arithmetic.product(q, k.T, attn.tensor(key).dtype)
         scores = [s]
         for line in lines(problem):
             s = np.broadcast_to(problem.evaluate(line, real, live, s=s), shape).astype(real)
@@ -114,13 +123,12 @@ def kept(problem: Problem, dropping: Dropping, real: Real) -> Array:
     return (drawn >= np.float32(attn.dropout.p)).astype(real)
 
 
-def contract(weights: Array, live: Array, values: Array) -> Array:
-    """weights @ values where a value counts only in live lanes, so that a NaN or infinity elsewhere reaches nothing."""
+def contract(weights: Array, live: Array, values: Array, product: Callable[[Array, Array], Array] = np.matmul) -> Array:
+    """product(weights, values) where a value counts only in live lanes, so that a NaN or infinity elsewhere reaches nothing."""
     wild: Array = np.logical_not(np.isfinite(values).all(axis=1))
     if not wild.any():
-        whole: Array = weights @ values
-        return whole
-    out: Array = weights @ np.where(wild[:, None], 0, values).astype(values.dtype)
+        return product(weights, values)
+    out: Array = product(weights, np.where(wild[:, None], 0, values).astype(values.dtype))
     with np.errstate(invalid="ignore", over="ignore"):
         for j in np.flatnonzero(wild):
             out = out + np.where(live[:, j, None], weights[:, j, None] * values[j], 0)
@@ -131,8 +139,10 @@ def attend(problem: Problem, weights: Weights, arithmetic: Arithmetic) -> Array:
     """The output rows of one problem, [rows, features], before they are rounded to the output's dtype."""
     attn = problem.call.attn
     value = problem.matrix(attn.value, attn.k, attn.feature, arithmetic.real)
-    p = arithmetic.rounded(weights.shifted * weights.keep, attn.tensor(attn.value).dtype)
+    dtype = attn.tensor(attn.value).dtype
+    p = arithmetic.rounded(weights.shifted * weights.keep, dtype)
     total = weights.total if attn.dropout is None else weights.total * arithmetic.real(1 - attn.dropout.p)
     with np.errstate(divide="ignore", invalid="ignore"):
-        rows: Array = contract(p, weights.live, value) / np.where(weights.dead, 1, total)[:, None]
+        summed = contract(p, weights.live, value, lambda a, b: arithmetic.product(a, b, dtype))
+        rows: Array = summed / np.where(weights.dead, 1, total)[:, None]
     return np.where(weights.dead[:, None], 0, rows)

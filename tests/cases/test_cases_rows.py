@@ -144,7 +144,7 @@ EIGHT = """kernel eight {
   output O[b, q, h, d]      : bf16
   scale  1 / sqrt(64)
 }
-schedule eight on any { tile q = 16, k = 16 }
+schedule eight on any { tile q = 16, k = 32 }
 """
 
 

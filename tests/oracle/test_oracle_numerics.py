@@ -180,3 +180,20 @@ def test_many_small_errors_fail_by_their_mean_square():
     drifted = (exact * (1 + 1.5 * 2.0**-8)).astype(ml_dtypes.bfloat16)
     report = check(drifted, exact, near)
     assert "on the whole" in report.complaint and report.error_max <= report.allowed_max
+
+
+def test_short_sums_keep_13_bits_below_the_largest_addend():
+    from tilec.oracle.numerics import short_product
+
+    a, b = np.ones((1, 2), np.float32), np.array([[256.0], [2.0**-5 + 2.0**-6]], np.float32)
+    assert short_product(a, b, "e4m3")[0, 0] == 256 + 2.0**-5
+    assert short_product(a, b, "bf16")[0, 0] == 256 + 2.0**-5 + 2.0**-6
+
+
+def test_short_sums_carry_over_in_steps_of_32():
+    from tilec.oracle.numerics import short_product
+
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((70, 100)).astype(np.float32), rng.standard_normal((100, 9)).astype(np.float32)
+    error = np.abs(short_product(a, b, "e5m2") - a.astype(np.float64) @ b)
+    assert 1e-5 < error.max() < 100 * np.abs(a[:, :, None] * b).max() * 2.0**-12
