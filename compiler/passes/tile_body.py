@@ -142,10 +142,9 @@ class TileBody:
         return tuple(out)
 
     def _dropped(self, p: float) -> Expr:
-        """The weights that dropout keeps, scaled up."""
+        """The weights that dropout keeps, still in 0 … 1: `_finish` scales their sum up."""
         draw = call("uniform", *self.seeds, *self.attn.dropout_words, Read(self.q_tile), Read(self.k_tile))
-        kept = mul(Read(self.weights), Float(1.0 / (1.0 - p)))
-        return where(compare(">=", draw, Float(p)), kept, Float(0.0))
+        return where(compare(">=", draw, Float(p)), Read(self.weights), Float(0.0))
 
     def _finish(self) -> tuple[Stmt, ...]:
         attn = self.attn
@@ -164,6 +163,8 @@ class TileBody:
             ]
         total = Read(self.row_sum)
         inverse = where(compare("==", total, Float(0.0)), Float(0.0), call("/", Float(1.0), total))
+        if attn.dropout is not None and attn.dropout.p:
+            inverse = mul(inverse, Float(1.0 / (1.0 - attn.dropout.p)))
         scaled = attn.tensor(attn.value).scaled
         if scaled is not None:
             inverse = mul(inverse, self._tile_value(scaled))
