@@ -10,8 +10,9 @@ computation plus a small floor.  The floor is
     FLOOR[dtype] * share * root mean square of exact values  +  CANCELLATION * magnitude      for the root mean square
 
 where FLOOR is one unit roundoff of the dtype (one rounding that went the other way; in f32, where a target's exp2 and
-reciprocal are only good to a few, eight), share = min(1, 1/4 + 4 / sqrt(elements)) as roundings average out (1 in f32: there the
-error is that of accumulators, which tensor cores cut off rather than round), and the last term covers f32 sums whose terms, of size `magnitude`, cancel.
+reciprocal are only good to a few, eight), share = min(1, 1/4 + 4 / sqrt(elements)) as roundings average out (1 in f32, where
+the error is that of accumulators, which tensor cores cut off rather than round), and the last term covers f32 sums whose
+terms, of size `magnitude`, cancel.
 A value that is not finite passes only where the exact one is the same.  Dead rows must be exactly 0.
 """
 

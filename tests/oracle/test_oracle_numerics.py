@@ -10,7 +10,14 @@ from oracle_specs import BOTTOM_RIGHT, attention
 from tilec.oracle.dtypes import numpy_dtype
 from tilec.oracle.exact import evaluate, gradients
 from tilec.oracle.inputs import make_inputs
-from tilec.oracle.numerics import check, evaluate_rounded, gradients_rounded, verify, verify_gradients
+from tilec.oracle.numerics import (
+    check,
+    evaluate_rounded,
+    gradients_rounded,
+    short_product,
+    verify,
+    verify_gradients,
+)
 
 SIZES = {"B": 2, "M": 70, "N": 90}
 SINK = "sink Z[h] : f32"
@@ -183,16 +190,12 @@ def test_many_small_errors_fail_by_their_mean_square():
 
 
 def test_short_sums_keep_13_bits_below_the_largest_addend():
-    from tilec.oracle.numerics import short_product
-
     a, b = np.ones((1, 2), np.float32), np.array([[256.0], [2.0**-5 + 2.0**-6]], np.float32)
     assert short_product(a, b, "e4m3")[0, 0] == 256 + 2.0**-5
     assert short_product(a, b, "bf16")[0, 0] == 256 + 2.0**-5 + 2.0**-6
 
 
 def test_short_sums_carry_over_in_steps_of_32():
-    from tilec.oracle.numerics import short_product
-
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((70, 100)).astype(np.float32), rng.standard_normal((100, 9)).astype(np.float32)
     error = np.abs(short_product(a, b, "e5m2") - a.astype(np.float64) @ b)
