@@ -16,7 +16,7 @@ SPEC = Path(__file__).with_name("spec.tile")
 
 def main() -> int:
     attend = tilec.load(SPEC)
-    S = pick(gpu=1000, cpu=150)
+    S = pick(gpu=400, cpu=150)
     target = target_of(DEVICE)
     kinds = torch.float8_e4m3fn, torch.float32
     q, k, v = (tilec.fp8.to_target(randn(2, S, h, 128, dtype=kinds[0]), target) for h in (8, 2, 2))

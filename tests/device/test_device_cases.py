@@ -1,6 +1,9 @@
 """Known troubles on a GPU: the cases of `tests/cases` that hold on any backend, and those that need a GPU to show."""
 
+import os
+import shutil
 import statistics
+import subprocess
 import sys
 from pathlib import Path
 
@@ -158,6 +161,7 @@ def microseconds(call, calls=20, repeats=7):
     return statistics.median(times)
 
 
+@pytest.mark.skipif("PYTEST_XDIST_WORKER" in os.environ, reason="times need the GPU to themselves")
 def test_decode_time_grows_evenly_with_the_batch(attend):
     """https://github.com/Dao-AILab/flash-attention/issues/1095"""
     kernel = attend.load(spec(heads=40, group=5, d=128, dtype="f16", tile=None))
@@ -167,7 +171,6 @@ def test_decode_time_grows_evenly_with_the_batch(attend):
             tensors = [randn(b, n, h, 128, dtype=torch.float16) for n, h in ((1, 40), (512, 8), (512, 8))]
             times[b] = microseconds(lambda tensors=tensors: kernel(*tensors))
     steps = {b: times[b] / times[b - 2] for b in list(times)[1:]}
-    print({b: round(t, 1) for b, t in times.items()})
     assert max(steps.values()) < 1.3, steps
 
 
@@ -193,3 +196,17 @@ def test_offsets_past_two_to_the_31(attend):
     q, v = randn(2, 40, 2, 64), randn(2, 9000, 2, 64)
     with torch.no_grad():
         assert torch.equal(kernel(q, k, v)[0], kernel(q, k.clone(), v)[0])
+
+
+@pytest.mark.skipif(shutil.which("compute-sanitizer") is None, reason="needs compute-sanitizer")
+@pytest.mark.skipif("PYTORCH_NO_CUDA_MEMORY_CACHING" in os.environ, reason="runs inside the sanitizer")
+def test_no_address_is_outside_its_tensor():
+    """Tables, pages and tails with every tensor an allocation of its own, under memcheck.
+
+    https://github.com/pytorch/pytorch/issues/137801"""
+    chosen = "past_the_end_is_no_index or slots_past_the_length_reach_nothing or fewer"
+    command = ["compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "9", sys.executable, "-m", "pytest"]
+    options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", chosen, __file__]
+    alone = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    done = subprocess.run([*command, *options], env=alone, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
