@@ -80,7 +80,7 @@ def explain(
         stages=stages,
         unknown=_unknown(attn, normal, source),
         rows=rows_safe(normal, attn.index(attn.q).extent, attn.index(attn.k).extent, attn.assumes),
-        budget=shared_memory(attn, target, tile[attn.q], tile[attn.k], stages or 1),
+        budget=shared_memory(attn, target, tile[attn.q], tile[attn.k], stages or 1, program.roles[0].warps),
         sizes=sizes,
         counts=counts,
         roof=roof,

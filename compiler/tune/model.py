@@ -59,7 +59,7 @@ def fits(attn: Attention, target: Target, shape: Shape) -> bool:
     """Whether shared memory and registers hold the tiles, and matrix instructions take them."""
     if shape.k < least_depth(attn.tensor(attn.value).dtype):
         return False
-    budget = shared_memory(attn, target, shape.q, shape.k, shape.stages)
+    budget = shared_memory(attn, target, shape.q, shape.k, shape.stages, shape.warps)
     return budget is not None and budget.fits and registers(attn, target, shape) <= target.registers_per_thread
 
 
@@ -86,12 +86,14 @@ def cost(attn: Attention, target: Target, shape: Shape) -> float:
 
 def resident(attn: Attention, target: Target, shape: Shape) -> int:
     """Blocks of this shape that one unit holds at a time."""
-    budget = shared_memory(attn, target, shape.q, shape.k, shape.stages)
+    budget = shared_memory(attn, target, shape.q, shape.k, shape.stages, shape.warps)
     by_memory = target.shared_memory_per_unit // max(1, budget.total if budget else 1)
     used = max(32, registers(attn, target, shape)) * shape.warps * target.warp
     return max(1, min(by_memory, target.registers // used, 16 // shape.warps))
 
 
 def best(shapes: Iterator[Shape], attn: Attention, target: Target) -> Shape | None:
-    """The cheapest shape, the first of equals; None if there is none."""
-    return min(shapes, key=lambda s: cost(attn, target, s), default=None)
+    """The cheapest shape, the first of equals; None if there is none.
+
+    One stage leaves the latency of every load exposed, which `cost` does not see: it is taken where no two stages fit."""
+    return min(shapes, key=lambda s: (s.stages == 1, cost(attn, target, s)), default=None)
