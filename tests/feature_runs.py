@@ -1,4 +1,4 @@
-"""Runs features of `feature_specs` on the CPU: through the interpreter of tile programs, or Triton's interpreter."""
+"""Runs features of `feature_specs`: through the interpreter of tile programs, Triton's interpreter, or on a GPU."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def attention(name):
 
 
 @cache
-def kernel(name, backend, folder):
-    """The callable of a feature."""
+def kernel(name, backend, folder, target="cpu"):
+    """The callable of a feature; without a target, for the device of its tensors."""
     f = BY_NAME[name]
-    return tilec.load(f.text, target="cpu", backend=backend, cache_dir=folder, **f.constants)
+    return tilec.load(f.text, target=target, backend=backend, cache_dir=folder, **f.constants)
 
 
 def tensors_of(name, sizes, style="normal", seed=0):
@@ -45,10 +45,11 @@ SEED, OFFSET = 2**40 + 12345, 3
 
 def outputs_of(attend, tensors):
     """A call whose outputs are poisoned first; outputs by name.  Dropout gets SEED and OFFSET."""
-    more = {attend.signature.dropout: torch.tensor([SEED, OFFSET])} if attend.signature.dropout else {}
     given = [tensors[n] for n in attend.signature.names]
+    device = given[0].device
+    more = {attend.signature.dropout: torch.tensor([SEED, OFFSET], device=device)} if attend.signature.dropout else {}
     bound = attend.plan(given, None).bound
-    out = tuple(torch.full(o.shape, float("nan")).to(o.dtype) for o in bound.outputs)
+    out = tuple(torch.full(o.shape, float("nan"), device=device).to(o.dtype) for o in bound.outputs)
     with torch.no_grad():
         attend(*given, out=out if len(out) > 1 else out[0], **more)
     return {o.name: t for o, t in zip(attend.signature.outputs, out, strict=True)}
