@@ -2,30 +2,24 @@
 
 Nothing is decided here: loops, masks, tile sizes, block map, pipelining depth and every expression come from the program.  The
 source is meant to be read: names are the spec's, `K_tile` is a tile of tensor K, `lane_d` counts along axis d.
-
-Parameters of the generated function, those that it uses: for each tensor a pointer and the strides of all dimensions but the
-last, which is contiguous (a param and an LSE have one for the last as well); the call's extents; tile constants.  Offsets are
-64-bit.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from tilec.backends.triton.expressions import DTYPES, FNUZ, Expressions
 from tilec.backends.triton.names import Names
+from tilec.backends.triton.parameters import Parameter, boxes_of, contiguous, filled, parameters_of
 from tilec.backends.triton.prelude import prelude
 from tilec.backends.triton.wrap import INDENT, WIDTH, assignment, statement
-from tilec.ir.expr import Expr, Int, Iota, Var, free_vars, substitute
-from tilec.ir.expr import walk as expressions
+from tilec.ir.expr import Expr, Int, Var, free_vars, substitute
 from tilec.ir.nodes import (
     Buffer,
     Cluster,
     Compute,
     For,
-    Global,
     If,
     Let,
     Load,
@@ -48,16 +42,6 @@ SEGMENTS = {"all": "every tile, masked", "left": "masked", "full": "no mask", "r
 
 
 @dataclass(frozen=True)
-class Parameter:
-    """A runtime argument: `of` is the tensor, or the extent; `dimension` of a stride.  A box is a tensor map."""
-
-    name: str
-    kind: Literal["pointer", "box", "stride", "extent"]
-    of: str
-    dimension: int = 0
-
-
-@dataclass(frozen=True)
 class Printed:
     """A module with one `@triton.jit` function.  `constants`: (name, value) of its tile constants, after `parameters`.
     `boxes`: tensors read through a tensor map, and the extents of their box."""
@@ -77,36 +61,6 @@ def emit(program: Program, *, interpret: bool = False) -> Printed:
     return _Emitter(program, interpret).module()
 
 
-def contiguous(program: Program) -> frozenset[str]:
-    """Tensors whose last dimension has stride 1: tables, and what is read or written as rows of features."""
-    vectors = {s.tensor for s in walk(program.roles[0].body) if isinstance(s, Store) and len(s.axes) < 2}
-    return frozenset(t.name for t in program.tensors if t.mode != "param" and t.name not in vectors)
-
-
-def strided_dimensions(t: Global, rows: frozenset[str]) -> range:
-    """Dimensions whose stride is an argument, all but the last of tensors in `rows`."""
-    return range(len(t.dims) - (t.name in rows))
-
-
-def boxes_of(program: Program) -> dict[str, list[int]]:
-    """Tensors that are read as boxes, and the extents of a box, one per dimension."""
-    sizes = dict(program.tile)
-    boxes: dict[str, list[int]] = {}
-    for role in program.roles:
-        tiles = {b.name: {a.name: a.size for a in b.axes} for b in role.buffers}
-        for s in walk(role.body):
-            if isinstance(s, Load) and s.box:
-                lanes = [next((x.axis for x in expressions(i) if isinstance(x, Iota)), None) for i in s.index]
-                axes = tiles[s.dst.buffer]
-                boxes[s.tensor] = [1 if a is None else _size(axes[a], sizes) for a in lanes]
-    return boxes
-
-
-def _size(e: Expr, sizes: dict[str, int]) -> int:
-    assert isinstance(e, Int | Var)
-    return e.value if isinstance(e, Int) else sizes[e.name]
-
-
 class _Emitter:
     def __init__(self, program: Program, interpret: bool) -> None:
         if len(program.roles) != 1 or program.roles[0].count != 1 or program.barriers:
@@ -118,7 +72,7 @@ class _Emitter:
         self.names = Names((self.function,))
         self.boxes = boxes_of(program)
         self.rows = contiguous(program)
-        self.parameters = self._parameters()
+        self.parameters = parameters_of(program, self.names, self.boxes, self.rows)
         self.buffers = {b.name: b for b in self.role.buffers}
         self.sizes = {a.name: a.size for b in self.role.buffers for a in b.axes}
         tables = {b.name for b in self.role.buffers if b.dtype == "i32" and len(b.axes) == 1}
@@ -134,19 +88,6 @@ class _Emitter:
         self.coordinates = False  # inside cluster `map`, whose scalars are never negative
         self.lines: list[str] = []
         self.bases: dict[tuple[str, tuple[Expr, ...]], str] = {}
-
-    def _parameters(self) -> list[Parameter]:
-        """All that the kernel could use; their names come before any other."""
-        names, p = self.names, self.program
-        out = [
-            Parameter(names.box(t.name), "box", t.name)
-            if t.name in self.boxes
-            else Parameter(names.pointer(t.name), "pointer", t.name)
-            for t in p.tensors
-        ]
-        for t in p.tensors:
-            out += [Parameter(names.stride(t.name, n), "stride", t.name, n) for n in strided_dimensions(t, self.rows)]
-        return out + [Parameter(names.scalar(e), "extent", e) for e in p.extents]
 
     # ------------------------------------------------------------------------------------------ module
 
@@ -178,7 +119,7 @@ class _Emitter:
                 prelude(self.x.helpers, p.target, self.interpret),
                 "@triton.jit",
                 f"def {self.function}(",
-                *(line for g in groups for line in _filled(g)),
+                *(line for g in groups for line in filled(g)),
                 "):",
                 f"{INDENT}{cta} = tl.program_id(0)",
                 *self.lines,
@@ -398,14 +339,3 @@ def _unproved(program: Program) -> Program:
 
     roles = tuple(replace(r, body=rewrite(r.body, rule)) for r in program.roles)
     return program.with_(roles=roles)
-
-
-def _filled(names: list[str]) -> list[str]:
-    """A group of parameters, on lines of its own."""
-    lines, line = [], INDENT
-    for name in names:
-        if len(line) + len(name) > WIDTH:
-            lines.append(line.rstrip())
-            line = INDENT
-        line += f"{name}, "
-    return [*lines, line.rstrip()] if names else []
