@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from tilec.backends.base import Variant
 from tilec.backends.triton import BACKEND
 from tilec.backends.triton.build import compile_kernel
@@ -24,6 +26,7 @@ kernel causal_gqa {
 """
 
 
+@cache
 def artifact(text, target, features=FAST, **constants):
     """The Triton backend's artifact of a spec's only kernel."""
     spec = read_text(text)

@@ -13,7 +13,7 @@ PINNED = "schedule causal_gqa on any { tile q = 128, k = 128  warps split_q(8)  
 
 @pytest.mark.parametrize(
     ("file", "target", "features"),
-    [("causal_gqa_sm90_boxes.py", "sm90", kit.FAST), ("causal_gqa_gfx942.py", "gfx942", kit.GENERAL)],
+    [("causal_gqa_sm90_boxes.py.txt", "sm90", kit.FAST), ("causal_gqa_gfx942.py.txt", "gfx942", kit.GENERAL)],
 )
 def test_golden(file, target, features, request):
     """`pytest --update-golden` writes the files anew."""
