@@ -100,12 +100,14 @@ def _chiplets(tile: Var, tiles: Expr, xcds: int, names: _Names) -> tuple[list[St
     """Which tile block `tile` takes when it runs on chiplet tile % xcds, and the statements that compute it."""
     if xcds == 1:
         return [], tile
-    xcd, share, left, number = names("xcd"), names("share"), names("left"), names("number")
+    xcd, total, share, left = names("xcd"), names("total"), names("share"), names("left")
+    number = names("number")
     start = add(mul(xcd, share), minimum(xcd, left))
     lets: list[Stmt] = [
         Let(xcd.name, mod(tile, xcds)),
-        Let(share.name, floordiv(tiles, xcds)),
-        Let(left.name, mod(tiles, xcds)),
+        Let(total.name, tiles),
+        Let(share.name, floordiv(total, xcds)),
+        Let(left.name, mod(total, xcds)),
         Let(number.name, add(start, floordiv(tile, xcds))),
     ]
     return lets, number
@@ -119,10 +121,15 @@ def _longest_first(coords: tuple[tuple[str, Expr], ...], number: Expr, m: BlockM
         count = mul(count, extent)
     tiles, heads, section = names(f"{rows}_tiles"), names("heads"), names("section")
     first, width, inside, head = names("section_first"), names("width"), names("inside"), names("head")
-    size: Expr = Int(1)  # a chiplet walks its heads one by one: its own L2 holds one
-    if m.xcds == 1:
-        budget = Int(m.l2 // SECTION_SHARE * m.sharing // m.bytes_per_key)  # in keys
-        size = maximum(1, minimum(heads, floordiv(budget, maximum(1, m.keys))))
+    budget = m.l2 // SECTION_SHARE * m.sharing // m.bytes_per_key  # in keys
+    if m.xcds > 1 or budget == 0:  # a chiplet walks its heads one by one: its own L2 holds one
+        return (
+            Let(tiles.name, row_tiles),
+            Let(rows, sub(sub(tiles, 1), mod(number, tiles))),
+            Let(head.name, floordiv(number, tiles)),
+            *(map_lets(rest, head) if rest else ()),
+        )
+    size = maximum(1, minimum(heads, floordiv(budget, maximum(1, m.keys))))
     return (
         Let(tiles.name, row_tiles),
         Let(heads.name, count),
