@@ -32,7 +32,7 @@ def _broken(head: str, text: str, depth: int, tail: str) -> list[str]:
         arguments = _split(text[opening + 1 : -1], (", ",))
         lines = [f"{head}{text[: opening + 1]}"]
         for _, argument in arguments:
-            lines += _part(argument, depth + 1, ",")
+            lines += _argument(argument, depth + 1)
         return [*lines, f"{INDENT * depth})" + tail]
     group = re.match(r"~?\(", text)
     if group is not None:  # one operand in parentheses: `~(…)`, `(…)[:, None]`
@@ -43,6 +43,15 @@ def _broken(head: str, text: str, depth: int, tail: str) -> list[str]:
     if any(len(_split(text, operators)) > 1 for operators in OPERATORS):
         return [f"{head}(", *_terms(text, depth), f"{INDENT * depth}){tail}"]
     return [head + text + tail]
+
+
+def _argument(text: str, depth: int) -> list[str]:
+    """An argument of a broken call: a sum needs no parentheses there."""
+    sum_of_terms = _split(text, OPERATORS[3])
+    if len(INDENT * depth) + len(text) < WIDTH or len(sum_of_terms) == 1 or "=" in sum_of_terms[0][1]:
+        return _part(text, depth, ",")
+    lines = _terms(text, depth - 1)
+    return [*lines[:-1], lines[-1] + ","]
 
 
 def _terms(text: str, depth: int) -> list[str]:

@@ -47,7 +47,7 @@ from tilec.ir.nodes import (
 from tilec.ir.nodes import walk as walk_statements
 from tilec.passes.lower_attention import grid_of, map_lets
 from tilec.passes.names import local, starts
-from tilec.passes.tidy import mentioned
+from tilec.passes.tidy import read
 
 SHORT = 5  # nodes of an expression that is not worth a name
 
@@ -236,8 +236,8 @@ def _full_body(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 
 def _read_only(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """Without the loads of tiles that only the mask read."""
-    _, read = mentioned(tuple(s for s in body if not isinstance(s, Load)))
-    return tuple(s for s in body if not (isinstance(s, Load) and s.dst.buffer not in read))
+    used = read(body)
+    return tuple(s for s in body if not (isinstance(s, Load) and s.dst.buffer not in used))
 
 
 def _conjuncts(e: Expr) -> tuple[Expr, ...]:

@@ -38,6 +38,7 @@ class TileBody:
         self.axes = {name: Axis(name, size) for name, size in tiles.items()}
         self.buffers: dict[str, Buffer] = {}
         self.tile_of: dict[str, str] = {}  # a query, key or value tensor -> the buffer of its tile
+        self.pages: dict[Expr, Expr] = {}  # a look-up in a block table -> the tile of pages
         self.held: dict[Expr, Expr] = {}  # a read of memory -> the scalar or tile that holds it
         q, k = attn.q, attn.k
         self.q_tile, self.k_tile = self._buffer(q, "i32", q), self._buffer(k, "i32", k)
@@ -113,7 +114,7 @@ class TileBody:
             first = factor not in groups
             if first:
                 groups[factor] = self._buffer(f"{query}_product", "f32", attn.q, attn.k) if groups else self.scores
-            out.append(self._load(attn.tensor(key), attn.contracted[n]))
+            out += self._load(attn.tensor(key), attn.contracted[n])
             a, b = Slot(self.tile_of[query]), Slot(self.tile_of[key])
             out.append(Mma(Slot(groups[factor]), a, b, accumulate=not first))
         terms = [mul(f, Var("s") if name == self.scores else Read(name)) for f, name in groups.items()]
@@ -137,7 +138,7 @@ class TileBody:
         out.append(Compute(Slot(self.rounded), Read(self.weights)))
         value = attn.tensor(attn.value)
         if value.name not in {key for _, key in attn.pairs}:
-            out.append(self._load(value, attn.feature))
+            out += self._load(value, attn.feature)
         out.append(Mma(Slot(self.acc), Slot(self.rounded), Slot(self.tile_of[value.name]), accumulate=True))
         return tuple(out)
 
@@ -194,15 +195,24 @@ class TileBody:
             env[Var(name)] = Iota(name)
         return env
 
-    def _load(self, tensor: Tensor, feature: str) -> Load:
-        """`T_tile` = the tile of a query, key or value tensor."""
+    def _load(self, tensor: Tensor, feature: str) -> list[Stmt]:
+        """`T_tile` = the tile of a query, key or value tensor; before it, pages that no earlier tile of keys has looked up."""
         attn = self.attn
         row = attn.q if tensor.slot == "query" else attn.k
         if tensor.name not in self.tile_of:
             self.tile_of[tensor.name] = self._buffer(f"{tensor.name}_tile", tensor.dtype, row, feature)
         name = self.tile_of[tensor.name]
         index = storage.address(attn, tensor, self._at())
-        return Load(Slot(name), tensor.name, index, self._guard(row, feature))
+        pages = [i for i in index if isinstance(i, Fetch) and i not in self.pages]
+        out: list[Stmt] = []
+        for page in pages:
+            table = self._buffer(f"{page.tensor}_tile", "i32", attn.k)
+            self.pages[page] = Read(table)
+            out.append(Load(Slot(table), page.tensor, page.index, self._guard(attn.k)))
+        return [
+            *out,
+            Load(Slot(name), tensor.name, tuple(self.pages.get(i, i) for i in index), self._guard(row, feature)),
+        ]
 
     def _store(self, name: str, value: Expr, axes: tuple[str, ...]) -> Store:
         tensor = self.attn.tensor(name)
@@ -212,9 +222,9 @@ class TileBody:
     def _row_tiles(self) -> list[Stmt]:
         """Queries, and what scores, mask and sink read of the rows alone."""
         attn = self.attn
-        out: list[Stmt] = [
-            self._load(attn.tensor(query), attn.contracted[n]) for n, (query, _) in enumerate(attn.pairs)
-        ]
+        out: list[Stmt] = []
+        for n, (query, _) in enumerate(attn.pairs):
+            out += self._load(attn.tensor(query), attn.contracted[n])
         lines = (*attn.scores, attn.mask, *((attn.sink,) if attn.sink else ()))
         rows = [e for x in lines for e in self._fetches(x) if attn.q in free_vars(e) and attn.k not in free_vars(e)]
         return out + self._loads(dict.fromkeys(rows))
