@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import linecache
 import types
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from io import StringIO
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 from tilec.dsl.faults import TargetFault
+
+if TYPE_CHECKING:
+    from tilec.backends.runtime.cache import Store
 
 POINTERS = {
     "bf16": "*bf16",
@@ -44,12 +50,13 @@ def gpu_target(target: str) -> Any:
     return GPUTarget("cuda", int(target[2:]), 32) if target.startswith("sm") else GPUTarget("hip", target, 64)
 
 
-def compile_kernel(name: str, source: str, metadata: Mapping[str, Any], target: str, *, aligned: bool) -> Any:
+def compile_kernel(
+    name: str, source: str, metadata: Mapping[str, Any], target: str, *, aligned: bool, store: Store | None = None
+) -> Any:
     """Triton's CompiledKernel for `target`.  `aligned`: base addresses and strides of the tensors of the products are
-    multiples of 16 bytes, which lets loads be wide.  Raises TargetFault E0917 where ptxas fails on what Triton made."""
-    import triton
+    multiples of 16 bytes, which lets loads be wide.  `store`: where compiled kernels are kept; with None only Triton's own
+    cache is asked.  Raises TargetFault E0917 where ptxas fails on what Triton made."""
     from triton.compiler import ASTSource
-    from triton.runtime.errors import PTXASError
 
     function = getattr(module_of(name, source), metadata["function"])
     signature, divisors = types_of(metadata, aligned=aligned)
@@ -57,6 +64,23 @@ def compile_kernel(name: str, source: str, metadata: Mapping[str, Any], target: 
     names = list(signature)
     attrs = {(names.index(n),): [["tt.divisibility", d]] for n, d in divisors.items()}
     kernel = ASTSource(function, signature, dict(metadata["constants"]), attrs)
+    if store is None:
+        return _compile(kernel, metadata, target)
+    made: list[Any] = []
+
+    def build() -> dict[str, bytes]:
+        made.append(_compile(kernel, metadata, target))
+        return {Path(p).name: Path(p).read_bytes() for p in made[0].metadata_group.values()}
+
+    key = _key(source, metadata, target, aligned)
+    files = store.get_or_build(key, build)
+    return made[0] if made else _restored(kernel, files, key)
+
+
+def _compile(kernel: Any, metadata: Mapping[str, Any], target: str) -> Any:
+    import triton
+    from triton.runtime.errors import PTXASError
+
     options = {"num_warps": metadata["warps"], "num_stages": metadata["stages"]}
     try:
         with redirect_stdout(StringIO()):  # Triton prints all of the PTX that ptxas fails on
@@ -68,6 +92,27 @@ def compile_kernel(name: str, source: str, metadata: Mapping[str, Any], target: 
             note=str(failure).partition("\n")[0],
             hint="another `stages` line, or other tiles, give it other code",
         ) from failure
+
+
+def _key(source: str, metadata: Mapping[str, Any], target: str, aligned: bool) -> str:
+    """What the machine code depends on.  Triton's own key hashes its whole installation, a third of a second in every
+    process; its version and the settings that it says change code stand for that here."""
+    import triton
+    from triton._C.libtriton import get_cache_invalidating_env_vars
+
+    settings = sorted(get_cache_invalidating_env_vars().items())
+    parts = [source, dict(metadata), target, aligned, triton.__version__, settings]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _restored(kernel: Any, files: Mapping[str, bytes], key: str) -> Any:
+    """A CompiledKernel from the files of one that was compiled before.  It reads them as it is made."""
+    from triton.compiler import CompiledKernel
+
+    with TemporaryDirectory() as folder:
+        for name, data in files.items():
+            (Path(folder) / name).write_bytes(data)
+        return CompiledKernel(kernel, {name: str(Path(folder) / name) for name in files}, key)
 
 
 def types_of(metadata: Mapping[str, Any], *, aligned: bool) -> tuple[dict[str, str], dict[str, int]]:

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from tilec.backends.base import Artifact
+from tilec.backends.runtime.cache import Store
 from tilec.backends.runtime.checks import Bound
+from tilec.backends.runtime.settings import settings
 from tilec.backends.runtime.signature import Signature
 from tilec.backends.runtime.torch_op import inputs_of
 from tilec.backends.triton.build import compile_kernel
@@ -112,7 +114,9 @@ class TritonLauncher:
         self.artifact, self.signature = artifact, signature
         name, source = source_of(artifact)
         aligned = "aligned" in artifact.variant.features
-        self.kernel = compile_kernel(name, source, artifact.metadata, artifact.target, aligned=aligned)
+        chosen = settings()
+        store = Store(chosen.cache, chosen.lock_wait)
+        self.kernel = compile_kernel(name, source, artifact.metadata, artifact.target, aligned=aligned, store=store)
         kinds = [kind for _, kind, _, _ in artifact.metadata["arguments"] if kind in ("pointer", "box")]
         self.order = order_of(artifact, signature)
         numbers = iter(range(len(kinds)))
