@@ -19,14 +19,16 @@ help:  ## what there is
 	$(PIP) install -c constraints-ci.txt -e '.[test]'
 	@touch $@
 
-# A demo on a machine whose own Python has torch keeps that torch, which knows its GPU.
+# A demo where the Python at hand has torch keeps that torch, which knows its GPU: the new environment sees its packages.
 .venv-demo/ready: pyproject.toml
-	$(PYTHON) -m venv --system-site-packages .venv-demo
+	$(PYTHON) -m venv .venv-demo
+	@$(PYTHON) -c 'import sys; print(*(p for p in sys.path if p.endswith("-packages")), sep="\n")' > .venv-demo/outer
+	@cp .venv-demo/outer "$$(.venv-demo/bin/python -c 'import site; print(site.getsitepackages()[0])')/outer.pth"
 	.venv-demo/bin/python -m pip --quiet --disable-pip-version-check install -e .
 	@touch $@
 
 demo:  ## compile an example, run it, check it against float64, print a table
-	@if $(PYTHON) -c 'import sys, torch; sys.exit(sys.prefix != sys.base_prefix)' 2>/dev/null; \
+	@if $(PYTHON) -c 'import torch' 2>/dev/null; \
 	then $(MAKE) --no-print-directory .venv-demo/ready && .venv-demo/bin/python -m tilec.demo; \
 	else $(MAKE) --no-print-directory .venv/ready && $(PY) -m tilec.demo; fi
 
