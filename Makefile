@@ -17,6 +17,8 @@ help:  ## what there is
 	$(PIP) install -c constraints-ci.txt torch
 	@$(PY) -c 'import triton' 2>/dev/null || $(PIP) install triton==3.6.0
 	$(PIP) install -c constraints-ci.txt -e '.[test]'
+	@$(PY) -c 'from cuda.bindings import nvrtc; nvrtc.nvrtcVersion()' 2>/dev/null \
+	|| $(PIP) install cuda-bindings==13.0.3 nvidia-cuda-nvrtc==13.0.88
 	@touch $@
 
 # A demo where the Python at hand has torch keeps that torch, which knows its GPU: the new environment sees its packages.

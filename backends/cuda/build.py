@@ -1,0 +1,64 @@
+"""From generated CUDA C++ to machine code, by NVRTC: no device, no header and no other tool is needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilec.dsl.faults import TargetFault
+
+OPTIONS = ("--gpu-architecture=sm_90a", "-std=c++17", "--ptxas-options=-v")
+
+
+@dataclass(frozen=True)
+class Built:
+    """`log`: what the compiler and the assembler said, with registers and spills of each kernel."""
+
+    cubin: bytes
+    log: str
+
+
+def toolchain() -> dict[str, str]:
+    """Version of NVRTC.  Raises TargetFault E0911 where it is not installed."""
+    try:
+        from cuda.bindings import nvrtc
+
+        _, major, minor = nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError):
+        raise TargetFault(
+            "E0911",
+            "the cuda backend compiles with NVRTC, which is not installed",
+            hint="pip install 'cuda-bindings>=13.0' 'nvidia-cuda-nvrtc>=13.0'",
+        ) from None
+    return {"nvrtc": f"{major}.{minor}"}
+
+
+def build(source: str, name: str) -> Built:
+    """The cubin of `source`.  Raises TargetFault E0911 without NVRTC, E0917 where it refuses the text."""
+    toolchain()
+    from cuda.bindings import nvrtc
+
+    error, program = nvrtc.nvrtcCreateProgram(source.encode(), f"{name}.cu".encode(), 0, None, None)
+    _succeed(error)
+    options = [o.encode() for o in OPTIONS]
+    (outcome,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+    _, size = nvrtc.nvrtcGetProgramLogSize(program)
+    buffer = b" " * size
+    nvrtc.nvrtcGetProgramLog(program, buffer)
+    log = buffer.rstrip(b"\0 ").decode(errors="replace")
+    try:
+        if outcome != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            first = next((line for line in log.splitlines() if "error" in line), log.partition("\n")[0])
+            raise TargetFault("E0917", f"NVRTC fails on the source of `{name}`", note=first)
+        error, size = nvrtc.nvrtcGetCUBINSize(program)
+        _succeed(error)
+        cubin = b" " * size
+        (error,) = nvrtc.nvrtcGetCUBIN(program, cubin)
+        _succeed(error)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    return Built(cubin, log)
+
+
+def _succeed(error: object) -> None:
+    if int(error):  # type: ignore[call-overload]
+        raise RuntimeError(f"NVRTC: {error}")

@@ -1,0 +1,111 @@
+"""Copies from device memory to shared tiles, by TMA.
+
+A tile of 16-bit values lies in panels of 64 columns (128 bytes), 128-byte swizzled: what one box of a rank-5 map over
+(64 columns, rows, panels, other dimensions) brings.  Rows outside the tensor are filled with zeros.
+"""
+
+from __future__ import annotations
+
+from tilec.backends.cuda.writer import Box, Writer
+from tilec.ir.attention import BYTES
+from tilec.ir.axes import constant
+from tilec.ir.expr import Expr, Int, Iota, Op, transform, walk
+from tilec.ir.nodes import Copy
+
+PANEL = 64  # 16-bit columns of 128 bytes
+
+
+def copy(w: Writer, s: Copy, depth: int) -> None:
+    """Prints a Copy.  Raises ValueError for one that is not a box of rows of a tensor, signalled by an mbarrier."""
+    box = box_of(w, s)
+    name = w.kernel.boxes.setdefault(box, w.x.names.map(box.tensor, box))
+    if s.signal is None or w.role.unit != "warp":
+        raise ValueError(f"{s.dst.buffer}: the cuda backend copies from a warp, with an mbarrier to signal")
+    _, bar = w.barrier(s.signal)
+    size = box.rows * box.columns * BYTES[w.kernel.program.tensor(s.tensor).dtype]
+    others = [n for n in range(len(s.index) - 1) if n != box.axis]
+    first = transform(s.index[box.axis], _without_lanes)
+    coordinates = ["0", w.x.show(first), "0", *(w.x.show(s.index[n]) for n in reversed(others))]
+    coordinates += ["0"] * (5 - len(coordinates))
+    to = w.x.address(s.dst.buffer, s.dst.stage)
+    w.line(depth, "if (lane == 0) {")
+    w.line(depth + 1, f"const unsigned bar = {bar};")
+    w.line(depth + 1, f"expect(bar, {size});")
+    w.line(depth + 1, f"copy_box({to}, {name}, bar, {', '.join(coordinates)});")
+    w.line(depth, "}")
+
+
+def box_of(w: Writer, s: Copy) -> Box:
+    """The box that a Copy brings.  Raises ValueError where there is none."""
+    tensor, buffer = w.kernel.program.tensor(s.tensor), w.x.shared[s.dst.buffer]
+    panelled(w, s.dst.buffer)
+    if s.dst.windows or tensor.dtype != buffer.dtype:
+        raise ValueError(f"a copy fills a whole stage of {buffer.name}, of the dtype of {tensor.name}")
+    rows, columns = (a.name for a in buffer.axes)
+    along = [n for n, i in enumerate(s.index) if Iota(rows) in walk(i)]
+    if (
+        len(along) != 1
+        or len(s.index) > 4
+        or s.index[-1] is not Iota(columns)
+        or any(Iota(columns) in walk(i) for i in s.index[:-1])
+        or _sign(s.index[along[0]], Iota(rows)) != 1
+        or constant(tensor.dims[-1], w.x.constants) != w.size(buffer, 1)
+    ):
+        raise ValueError(f"the copy of {tensor.name} is not rows of it, whole, along one of at most four dimensions")
+    axis = along[0]
+    if s.where not in (None, Op("<", (s.index[axis], tensor.dims[axis]))):
+        raise ValueError(f"a copy of {tensor.name} leaves out other rows than those outside of it: {s.where}")
+    if w.size(buffer, 0) > 256:
+        raise ValueError(f"a box has at most 256 rows, and {buffer.name} has {w.size(buffer, 0)}")
+    return Box(tensor.name, axis, w.size(buffer, 0), w.size(buffer, 1))
+
+
+def panelled(w: Writer, name: str) -> None:
+    """Raises ValueError unless a shared tile lies in 128-byte swizzled panels of its last axis."""
+    b = w.x.shared[name]
+    swizzled = b.layout is not None and b.layout.kind == "swizzle" and dict(b.layout.params).get("bytes") == 128
+    if (
+        len(b.axes) != 2
+        or b.layout is None
+        or not swizzled
+        or dict(b.layout.params).get("major") != b.axes[1].name
+        or b.dtype not in ("bf16", "f16")
+        or w.size(b, 1) % PANEL
+        or w.size(b, 0) % 8
+    ):
+        raise ValueError(f"{name} does not lie in 128-byte swizzled panels of 64 16-bit columns")
+
+
+def _without_lanes(e: Expr) -> Expr | None:
+    """The index of lane 0."""
+    match e:
+        case Iota():
+            return Int(0)
+        case Op("+", (x, Int(0))) | Op("+", (Int(0), x)) | Op("-", (x, Int(0))):
+            return x
+    return None
+
+
+def _sign(e: Expr, lane: Expr) -> int:
+    """1 where `e` is a sum with `lane` once, else 0."""
+    match e:
+        case Op("+", (x, y)):
+            return _sign(x, lane) + _sign(y, lane)
+        case Op("-", (x, y)) if lane not in walk(y):
+            return _sign(x, lane)
+        case _:
+            return int(e is lane)
+
+
+def load_rows(w: Writer, dst: str, source: str, stage: Expr | None, depth: int) -> None:
+    """A fragments of a whole shared tile of 64 rows, by ldmatrix.  Raises ValueError for other tiles."""
+    panelled(w, source)
+    b, tile = w.x.registers[dst], w.x.shared[source]
+    same = [(a.name, w.size(b, n)) for n, a in enumerate(b.axes)] == [
+        (a.name, w.size(tile, n)) for n, a in enumerate(tile.axes)
+    ]
+    if not same or b.dtype != tile.dtype:
+        raise ValueError(f"{dst} is not the fragment of a stage of {source}")
+    steps = w.registers(b) // 4
+    address = w.x.address(source, stage)
+    w.line(depth, f"load_rows<{steps}>({w.x.names.buffer(dst)}, {address});")

@@ -1,0 +1,210 @@
+"""Statements over the lanes of a register tile: Compute, with reductions and what stands in its middle, and Store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from tilec.backends.cuda.copies import load_rows
+from tilec.backends.cuda.expressions import CPP, SCALAR, Lanes
+from tilec.backends.cuda.writer import Writer
+from tilec.ir.expr import Expr, Fetch, Iota, Op, Read, Reduce, walk
+from tilec.ir.nodes import Buffer, Compute, Load, Stmt, Store
+
+Block = Callable[[tuple[Stmt, ...], int], None]
+
+
+def compute(w: Writer, s: Compute, depth: int, block: Block) -> None:
+    """Prints a Compute; `block` prints the statements in the middle.  Raises ValueError for what fragments cannot do."""
+    if s.dst.windows:
+        raise ValueError(f"{s.dst.buffer}: a computation fills a whole buffer")
+    if s.during and not _is_tile(w, s.dst.buffer):
+        raise ValueError(f"{s.dst.buffer}: statements stand in the middle of an accumulator's computation only")
+    if s.dst.buffer in w.x.shared:
+        store_scalar(w, s, depth)
+        return
+    b = w.x.registers[s.dst.buffer]
+    name, count = w.x.names.buffer(b.name), w.registers(b)
+    if isinstance(s.value, Read) and s.value.buffer in w.x.shared and len(b.axes) == 2:
+        load_rows(w, b.name, s.value.buffer, s.value.stage, depth)
+    elif len(b.axes) == 1:
+        prepare(w, s.value, depth, inline=True)
+        w.loop(depth, "i", 0, 2)
+        w.line(depth + 1, f"{name}[i] = {w.x.show(s.value, Lanes('rows', b.axes[0].name, at='i'))};")
+        w.line(depth, "}")
+    elif b.dtype == "f32":
+        prepare(w, s.value, depth, inline=False)
+        tile(w, s, depth, block)
+    else:
+        prepare(w, s.value, depth, inline=False)
+        low, high = (w.x.show(s.value, lanes(b, at)) for at in ("2 * a", "2 * a + 1"))
+        w.loop(depth, "a", 0, count)
+        w.line(depth + 1, f"{name}[a] = pack_{b.dtype}({low}, {high});")
+        w.line(depth, "}")
+
+
+def load(w: Writer, s: Load, depth: int) -> None:
+    """Prints a Load into registers: each thread reads the elements that it holds, where they are live."""
+    if s.dst.buffer not in w.x.registers:
+        raise ValueError(f"{s.dst.buffer}: the cuda backend fills shared memory by copies")
+    value: Expr = Fetch(s.tensor, s.index)
+    if s.where is not None:
+        value = Op("where", (s.where, value, s.other))
+    compute(w, Compute(s.dst, value), depth, lambda _, __: None)
+
+
+def lanes(b: Buffer, at: str) -> Lanes:
+    """Register `at` of a tile like `b`."""
+    return Lanes("tile", b.axes[0].name, b.axes[1].name, at)
+
+
+def _is_tile(w: Writer, name: str) -> bool:
+    b = w.x.registers.get(name)
+    return b is not None and len(b.axes) == 2 and b.dtype == "f32"
+
+
+def tile(w: Writer, s: Compute, depth: int, block: Block) -> None:
+    """All of an accumulator; with statements after some of its (row, 8 columns) groups, row 0 of the thread before row 1."""
+    b = w.x.registers[s.dst.buffer]
+    name, count = w.x.names.buffer(b.name), w.registers(b)
+    text = f"{name}[e] = {w.x.show(s.value, lanes(b, 'e'))};"
+    if not s.during:
+        w.loop(depth, "e", 0, count)
+        w.line(depth + 1, text)
+        w.line(depth, "}")
+        return
+    groups = count // 2
+    if not 0 <= s.after <= s.of or not s.of or groups * s.after % s.of:
+        raise ValueError(f"{b.name} has {groups} groups of elements: {s.after} of {s.of} is no whole number of them")
+    before = groups * s.after // s.of
+    if before:
+        _groups(w, depth, count, 0, before, text)
+        per_row = groups // 2
+        sums = [f"row_sum<{n}>({name}, {i})" for i, n in ((0, min(before, per_row)), (1, before - per_row)) if n > 0]
+        w.line(depth, f"pin({' + '.join(sums)}, smem + scratch);")
+    block(s.during, depth)
+    if before < groups:
+        _groups(w, depth, count, before, groups, text)
+
+
+def _groups(w: Writer, depth: int, count: int, first: int, last: int, text: str) -> None:
+    w.loop(depth, "x", 2 * first, 2 * last)
+    w.line(depth + 1, f"const int e = by_rows<{count}>(x);")
+    w.line(depth + 1, text)
+    w.line(depth, "}")
+
+
+def prepare(w: Writer, value: Expr, depth: int, *, inline: bool) -> None:
+    """Makes the reductions in `value` printable: `inline` per row, else as values of both rows made here."""
+    for r in walk(value):
+        if not isinstance(r, Reduce) or r in w.x.reduced:
+            continue
+        source = _source(w, r, depth)
+        groups = f"<{source.count // 4}>" if r.op == "sum" else ""
+
+        def text(at: Lanes, r: Reduce = r, source: _Source = source, groups: str = groups) -> str:
+            return f"quad_{r.op}(row_{r.op}{groups}({source.name}, {at.at}))"
+
+        if inline:
+            w.x.reduced[r] = text
+            continue
+        w.fresh += 1
+        made = f"reduced_{w.fresh}"
+        w.line(depth, f"const float {made}[2] = {{{text(replace(SCALAR, at='0'))}, {text(replace(SCALAR, at='1'))}}};")
+        w.x.reduced[r] = partial(_made, made)
+
+
+def _made(name: str, at: Lanes) -> str:
+    """The value of a row that `prepare` computed."""
+    return f"{name}[row_of({at.at})]"
+
+
+class _Source:
+    """An accumulator by its C++ name, and its registers."""
+
+    def __init__(self, name: str, count: int) -> None:
+        self.name, self.count = name, count
+
+
+def _source(w: Writer, r: Reduce, depth: int) -> _Source:
+    """The tile that a reduction reads; what is no whole tile is computed into one first."""
+    tiles = [b for b in w.x.registers.values() if _is_tile(w, b.name) and b.axes[1].name == r.axis]
+    if not tiles:
+        raise ValueError(f"there is no accumulator along {r.axis} to reduce")
+    if isinstance(r.x, Read) and any(b.name == r.x.buffer for b in tiles):
+        return _Source(w.x.names.buffer(r.x.buffer), w.registers(w.x.registers[r.x.buffer]))
+    count = w.registers(tiles[0])
+    w.fresh += 1
+    name = f"operand_{w.fresh}"
+    w.line(depth, f"float {name}[{count}];")
+    w.loop(depth, "e", 0, count)
+    w.line(depth + 1, f"{name}[e] = {w.x.show(r.x, lanes(tiles[0], 'e'))};")
+    w.line(depth, "}")
+    return _Source(name, count)
+
+
+def store_scalar(w: Writer, s: Compute, depth: int) -> None:
+    """One integer to shared memory, by the instance's first thread."""
+    b = w.x.shared[s.dst.buffer]
+    if b.axes or b.dtype != "i32":
+        raise ValueError(f"{b.name}: the cuda backend writes no tile to shared memory yet")
+    thread = "lane == 0" if w.role.unit == "warp" else "threadIdx.x % 128 == 0"
+    w.line(depth, f"if ({thread}) store_int({w.x.address(b.name, s.dst.stage)}, {w.x.show(s.value)});")
+
+
+# ---------------------------------------------------------------------------------------------- to device memory
+
+
+def store(w: Writer, s: Store, depth: int) -> None:
+    """Prints a Store of one value per row, or of rows of 16-bit features.  Raises ValueError for others."""
+    t = w.kernel.program.tensor(s.tensor)
+    if not s.axes or s.axes[0] != w.row:
+        raise ValueError(f"the cuda backend stores rows of {w.row} only")
+    if len(s.axes) == 1 and t.dtype == "f32":
+        store_rows(w, s, depth)
+    elif len(s.axes) == 2 and t.dtype in ("bf16", "f16"):
+        store_features(w, s, depth)
+    else:
+        raise ValueError(f"the cuda backend does not store {t.dtype} over {', '.join(s.axes)}")
+
+
+def store_rows(w: Writer, s: Store, depth: int) -> None:
+    """One lane of each quad writes."""
+    prepare(w, s.value, depth, inline=True)
+    at = Lanes("rows", s.axes[0], at="i")
+    live = "lane % 4 == 0" if s.where is None else f"lane % 4 == 0 && {w.x.text(s.where, at).at(3)}"
+    place = f"{w.x.names.pointer(s.tensor)}[{w.x.offset(s.tensor, s.index, at)}]"
+    w.loop(depth, "i", 0, 2)
+    w.line(depth + 1, f"const {CPP['f32']} value = {w.x.show(s.value, at)};")
+    w.line(depth + 1, f"if ({live}) {place} = value;")
+    w.line(depth, "}")
+
+
+def store_features(w: Writer, s: Store, depth: int) -> None:
+    """Four lanes exchange, so that each writes 16 bytes of a row at a time."""
+    t = w.kernel.program.tensor(s.tensor)
+    row, column = s.axes
+    b = next((b for b in w.x.registers.values() if _is_tile(w, b.name) and b.axes[1].name == column), None)
+    if b is None or w.size(b, 1) % 32:
+        raise ValueError(f"features of {s.tensor} are stored from an accumulator of a multiple of 32")
+    others = (*s.index[:-1], *(() if s.where is None else (s.where,)))
+    if s.index[-1] is not Iota(column) or any(Iota(column) in walk(e) for e in others):
+        raise ValueError(f"rows of {s.tensor} are stored whole")
+    prepare(w, s.value, depth, inline=False)
+    at = Lanes("rows", row, at="i")
+    w.loop(depth, "i", 0, 2)
+    head = w.x.offset(s.tensor, s.index[:-1], at)
+    w.line(depth + 1, f"unsigned short* to = {w.x.names.pointer(s.tensor)} + {head} + lane % 4 * 8;")
+    w.line(depth + 1, f"const bool live = {'true' if s.where is None else w.x.show(s.where, at)};")
+    w.loop(depth + 1, "g", 0, w.size(b, 1) // 32)
+    w.line(depth + 2, "unsigned v[4];")
+    w.loop(depth + 2, "y", 0, 4)
+    w.line(depth + 3, "const int e = 16 * g + 4 * y + 2 * i;")
+    low, high = (w.x.show(s.value, lanes(b, e)) for e in ("e", "e + 1"))
+    w.line(depth + 3, f"v[y] = pack_{t.dtype}({low}, {high});")
+    w.line(depth + 2, "}")
+    w.line(depth + 2, "quad_transpose(v);")
+    w.line(depth + 2, "if (live) store_16(to + 32 * g, v);")
+    w.line(depth + 1, "}")
+    w.line(depth, "}")

@@ -1,0 +1,317 @@
+"""Device functions that generated kernels use: one PTX instruction each, or a few lines over fragments.
+
+Only those that a kernel uses are printed.  Sources: PTX ISA (mbarrier, cp.async.bulk.tensor, wgmma, setmaxnreg, ldmatrix).
+A fragment of an m64nN accumulator holds row 16 w + lane / 4 + 8 i and column 8 j + 2 (lane % 4) + c of the tile in register
+4 j + 2 i + c, w the warp in its warpgroup; i and c are 0 or 1.  An A fragment of 16-bit values is the same in pairs.
+"""
+
+from __future__ import annotations
+
+import re
+
+TYPES = """struct alignas(64) TensorMap { unsigned long long opaque[16]; };
+
+#define INF __int_as_float(0x7f800000)
+#define DEVICE __device__ __forceinline__
+"""
+
+FUNCTIONS: dict[str, str] = {
+    # ------------------------------------------------------------------ scalars
+    "uniform": """
+// The value of lane 0, known to the compiler to be that of the whole warp.
+DEVICE int uniform(int x) { return __shfl_sync(0xffffffff, x, 0); }
+""",
+    "floor_div": """
+DEVICE int floor_div(int x, int y) { return x / y - (x % y != 0 && (x < 0) != (y < 0)); }
+""",
+    "floor_mod": """
+DEVICE int floor_mod(int x, int y) { return x - floor_div(x, y) * y; }
+""",
+    "exp2_": """
+DEVICE float exp2_(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+""",
+    "log2_": """
+DEVICE float log2_(float x) { float y; asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+""",
+    "tanh_": """
+DEVICE float tanh_(float x) { float y; asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+""",
+    "bf16_value": """
+DEVICE float bf16_value(unsigned short x) { return __uint_as_float((unsigned)x << 16); }
+""",
+    "f16_value": """
+DEVICE float f16_value(unsigned short x) { float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x)); return y; }
+""",
+    "pack_bf16": """
+DEVICE unsigned pack_bf16(float low, float high) {
+  unsigned y;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+  return y;
+}
+""",
+    "pack_f16": """
+DEVICE unsigned pack_f16(float low, float high) {
+  unsigned y;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+  return y;
+}
+""",
+    # ------------------------------------------------------------------ shared memory
+    "load_int": """
+DEVICE int load_int(unsigned from) {
+  int y;
+  asm volatile("ld.shared.s32 %0, [%1];" : "=r"(y) : "r"(from) : "memory");
+  return y;
+}
+""",
+    "store_int": """
+DEVICE void store_int(unsigned to, int x) { asm volatile("st.shared.s32 [%0], %1;" ::"r"(to), "r"(x) : "memory"); }
+""",
+    "load_rows": """
+// A fragments of the 64 x (16 STEPS) tile at `from`, which lies in panels of 64 columns, 128-byte swizzled.
+template <int STEPS>
+DEVICE void load_rows(unsigned (&a)[4 * STEPS], unsigned from) {
+  const int lane = threadIdx.x % 32, r = threadIdx.x / 32 % 4 * 16 + lane % 16;
+#pragma unroll
+  for (int s = 0; s < STEPS; ++s) {
+    const unsigned at = from + s / 4 * 8192 + r * 128 + ((s % 4 * 2 + lane / 16) ^ (r % 8)) * 16;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(a[4 * s]), "=r"(a[4 * s + 1]), "=r"(a[4 * s + 2]), "=r"(a[4 * s + 3])
+                 : "r"(at)
+                 : "memory");
+  }
+}
+""",
+    # ------------------------------------------------------------------ barriers
+    "barrier_init": """
+DEVICE void barrier_init(unsigned bar, int count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
+}
+""",
+    "barriers_ready": """
+// Other threads and the TMA unit see the barriers.
+DEVICE void barriers_ready() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  __syncthreads();
+}
+""",
+    "wait": """
+// Until the phase of this parity is complete.
+DEVICE void wait(unsigned bar, int parity) {
+  asm volatile(
+      "{\\n"
+      ".reg .pred done;\\n"
+      "AGAIN:\\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\\n"
+      "@done bra PASSED;\\n"
+      "bra AGAIN;\\n"
+      "PASSED:\\n"
+      "}" ::"r"(bar), "r"(parity) : "memory");
+}
+""",
+    "arrive": """
+// One arrival of a warp, after what all its lanes did.
+DEVICE void arrive(unsigned bar) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+}
+""",
+    "expect": """
+// One arrival that makes the phase wait for so many bytes too.
+DEVICE void expect(unsigned bar, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+}
+""",
+    "named_sync": """
+DEVICE void named_sync(int bar, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(bar), "r"(threads) : "memory");
+}
+""",
+    "named_arrive": """
+DEVICE void named_arrive(int bar, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(bar), "r"(threads) : "memory");
+}
+""",
+    "fence_async_proxy": """
+DEVICE void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+""",
+    # ------------------------------------------------------------------ roles and copies
+    "registers_down": """
+template <int N>
+DEVICE void registers_down() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
+""",
+    "registers_up": """
+template <int N>
+DEVICE void registers_up() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
+""",
+    "claim": """
+// The next number of the counter, for all lanes of the warp.
+DEVICE int claim(int* counter) { return uniform(threadIdx.x % 32 == 0 ? atomicAdd(counter, 1) : 0); }
+""",
+    "copy_box": """
+// One box of the map to shared memory; completes on `bar`.  Outside the tensor: zeros, which count as bytes.
+DEVICE void copy_box(unsigned to, const TensorMap& map, unsigned bar, int x0, int x1, int x2, int x3, int x4) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%2, %3, %4, %5, %6}], [%7];"
+      :
+      : "r"(to), "l"(&map), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(bar)
+      : "memory");
+}
+""",
+    # ------------------------------------------------------------------ fragments
+    "row_of": """
+// Which of the thread's two rows register e belongs to.
+DEVICE constexpr int row_of(int e) { return e / 2 % 2; }
+""",
+    "column_of": """
+// Column of register e, less the thread's first.
+DEVICE constexpr int column_of(int e) { return e / 4 * 8 + e % 2; }
+""",
+    "by_rows": """
+// Register number x of a fragment of N, when all of row 0 come before those of row 1.
+template <int N>
+DEVICE constexpr int by_rows(int x) { return x % (N / 2) / 2 * 4 + x / (N / 2) * 2 + x % 2; }
+""",
+    "row_max": """
+// Of the thread's part of row i: four chains.
+template <int N>
+DEVICE float row_max(const float (&x)[N], int i) {
+  float y[4] = {x[2 * i], x[2 * i + 1], x[2 * i + 4], x[2 * i + 5]};
+#pragma unroll
+  for (int j = 2; j < N / 4; ++j) {
+    y[j % 2 * 2] = fmaxf(y[j % 2 * 2], x[4 * j + 2 * i]);
+    y[j % 2 * 2 + 1] = fmaxf(y[j % 2 * 2 + 1], x[4 * j + 2 * i + 1]);
+  }
+  return fmaxf(fmaxf(y[0], y[1]), fmaxf(y[2], y[3]));
+}
+""",
+    "row_sum": """
+// Of the first GROUPS pairs of the thread's part of row i: four chains.
+template <int GROUPS, int N>
+DEVICE float row_sum(const float (&x)[N], int i) {
+  if constexpr (GROUPS == 1) return x[2 * i] + x[2 * i + 1];
+  float y[4] = {x[2 * i], x[2 * i + 1], x[2 * i + 4], x[2 * i + 5]};
+#pragma unroll
+  for (int j = 2; j < GROUPS; ++j) {
+    y[j % 2 * 2] += x[4 * j + 2 * i];
+    y[j % 2 * 2 + 1] += x[4 * j + 2 * i + 1];
+  }
+  return (y[0] + y[1]) + (y[2] + y[3]);
+}
+""",
+    "quad_max": """
+DEVICE float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
+}
+""",
+    "quad_sum": """
+DEVICE float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffff, x, 1);
+  return x + __shfl_xor_sync(0xffffffff, x, 2);
+}
+""",
+    "pin": """
+// What follows stays behind x: a store that is never made, but that the assembler must take for possible.  It moves a
+// wait for products above arithmetic, and above a store under its own predicate, but not above one behind a branch.
+DEVICE void pin(float x, unsigned scratch) {
+  if (x < 0.0f) asm volatile("st.shared.f32 [%0], %1;" ::"r"(scratch), "f"(x) : "memory");
+}
+""",
+    "quad_transpose": """
+// x[y] of lane z of a quad becomes x[z] of lane y.
+DEVICE void quad_transpose(unsigned (&x)[4]) {
+  const bool odd = threadIdx.x & 1, upper = threadIdx.x & 2;
+#pragma unroll
+  for (int y = 0; y < 4; y += 2) {
+    const unsigned got = __shfl_xor_sync(0xffffffff, odd ? x[y] : x[y + 1], 1);
+    if (odd) x[y] = got; else x[y + 1] = got;
+  }
+#pragma unroll
+  for (int y = 0; y < 2; ++y) {
+    const unsigned got = __shfl_xor_sync(0xffffffff, upper ? x[y] : x[y + 2], 2);
+    if (upper) x[y] = got; else x[y + 2] = got;
+  }
+}
+""",
+    "store_16": """
+DEVICE void store_16(unsigned short* to, const unsigned (&x)[4]) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
+               :
+               : "l"(to), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+               : "memory");
+}
+""",
+    # ------------------------------------------------------------------ matrix products
+    "descriptor": """
+// Of a 128-byte swizzled operand in shared memory: 8 rows are 1024 bytes; `panel` bytes between panels of 64 columns.
+DEVICE unsigned long long descriptor(unsigned at, unsigned panel) {
+  return (at & 0x3ffff) >> 4 | (unsigned long long)(panel >> 4) << 16 | 64ull << 32 | 1ull << 62;
+}
+""",
+    "settle": """
+// Registers of products: nothing that reads or writes them moves across here.
+template <int N>
+DEVICE void settle(float (&x)[N]) {
+#pragma unroll
+  for (int e = 0; e < N; ++e) asm volatile("" : "+f"(x[e])::"memory");
+}
+""",
+    "products_begin": """
+DEVICE void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+""",
+    "products_commit": """
+DEVICE void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+""",
+    "products_pending": """
+template <int N>
+DEVICE void products_pending() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
+""",
+}
+
+
+def product(name: str, n: int, dtype: str, registers: bool, transposed: bool) -> str:
+    """d = a . b, or d += a . b: `wgmma` of 64 x n x 16, a in registers or shared memory, b in shared memory with its rows the
+    contracted axis if `transposed`."""
+    outs = n // 2
+    d = ", ".join(f"%{i}" for i in range(outs))
+    a = ", ".join(f"%{i}" for i in range(outs, outs + 4)) if registers else f"%{outs}"
+    b, keep = (outs + 4, outs + 5) if registers else (outs + 1, outs + 2)
+    of = f"{{{a}}}" if registers else a
+    flags = f"p, 1, 1, {int(transposed)}" if registers else f"p, 1, 1, 0, {int(transposed)}"
+    outputs = ",\n        ".join(_filled([f'"+f"(d[{i}])' for i in range(outs)], 8))
+    given = ", ".join(f'"r"(a[{i}])' for i in range(4)) if registers else '"l"(a)'
+    kind = "const unsigned* a" if registers else "unsigned long long a"
+    words = "\n".join(f'      "{x}"' for x in _filled([*d.split(", ")], 20, joined=True))
+    return f"""
+DEVICE void {name}(float (&d)[{outs}], {kind}, unsigned long long b, bool keep) {{
+  asm volatile(
+      "{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{keep}, 0;\\n"
+      "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{dtype}.{dtype} {{"
+{words}
+      "}}, {of}, %{b}, {flags};\\n}}"
+      : {outputs}
+      : {given}, "l"(b), "r"((int)keep)
+      : "memory");
+}}
+"""
+
+
+def _filled(words: list[str], count: int, *, joined: bool = False) -> list[str]:
+    """`words` in lines of `count`; `joined`: each line but the last ends with a comma."""
+    lines = [", ".join(words[i : i + count]) for i in range(0, len(words), count)]
+    return [line + ", " for line in lines[:-1]] + lines[-1:] if joined else lines
+
+
+def prelude(body: str, products: dict[str, str]) -> str:
+    """Types, and the functions that `body` needs, in the order of the table above."""
+    texts = FUNCTIONS | products
+    needed: set[str] = set()
+    todo = [body]
+    while todo:
+        words = set(re.findall(r"\w+", todo.pop()))
+        new = (words & texts.keys()) - needed
+        needed |= new
+        todo += [texts[name] for name in new]
+    return TYPES + "".join(text for name, text in texts.items() if name in needed)

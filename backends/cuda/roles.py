@@ -1,0 +1,176 @@
+"""A role's body, statement by statement.
+
+Every thread of a role runs the same scalar code, so scalars are uniform in a warp and branches on them do not diverge.  What
+one thread does for all of a warp (a copy, an arrival, a claim, a scalar to shared memory) its first lane does.  A statement
+other than scalar arithmetic and control flow has its text in the program as a comment above it.
+"""
+
+from __future__ import annotations
+
+from tilec.backends.cuda import copies, fragments, mma
+from tilec.backends.cuda.expressions import CPP, SCALAR
+from tilec.backends.cuda.shared import arrivals
+from tilec.backends.cuda.writer import Writer
+from tilec.ir.expr import Int, Op
+from tilec.ir.nodes import (
+    Arrive,
+    Await,
+    Claim,
+    Cluster,
+    Compute,
+    Copy,
+    Fence,
+    For,
+    If,
+    Let,
+    Load,
+    Mma,
+    Seek,
+    Stmt,
+    Store,
+    Sync,
+    Wait,
+    While,
+)
+from tilec.ir.print import show_stmt
+
+SEGMENTS = {"all": "every tile, masked", "left": "masked", "full": "no mask", "right": "masked"}
+
+
+def body(w: Writer, depth: int) -> None:
+    """All of a role, from its register tiles on.  Raises ValueError for statements that the cuda backend does not print."""
+    for b in w.role.buffers:
+        kind = "float" if b.dtype == "f32" else "unsigned"
+        w.line(depth, f"{kind} {w.x.names.buffer(b.name)}[{w.registers(b)}];")
+    block(w, w.role.body, depth, frozenset() if w.role.var is None else frozenset({w.role.var}))
+
+
+def block(w: Writer, stmts: tuple[Stmt, ...], depth: int, known: frozenset[str] = frozenset()) -> None:
+    """Statements of one scope, in which `known` is declared already."""
+    w.declared.append(set(known))
+    sequence(w, stmts, depth)
+    w.declared.pop()
+
+
+def sequence(w: Writer, stmts: tuple[Stmt, ...], depth: int) -> None:
+    """Statements of the scope that is open."""
+    for s in stmts:
+        w.x.reduced.clear()
+        if not isinstance(s, Let | If | While | For | Cluster | Seek):
+            w.comment(depth, show_stmt(s))
+        statement(w, s, depth)
+
+
+def statement(w: Writer, s: Stmt, depth: int) -> None:
+    match s:
+        case Let(name, value):
+            let(w, name, w.x.show(value), depth, is_float=w.x.kind(value) == "float")
+        case Claim(name, counter):
+            if w.role.unit != "warp":
+                raise ValueError("the cuda backend claims tiles in a warp")
+            let(w, name, f"claim({w.x.names.pointer(counter)})", depth)
+        case Seek():
+            seek(w, s, depth)
+        case Compute():
+            fragments.compute(w, s, depth, lambda inner, at: sequence(w, inner, at))
+        case Load():
+            fragments.load(w, s, depth)
+        case Store():
+            fragments.store(w, s, depth)
+        case Mma():
+            mma.mma(w, s, depth)
+        case Await():
+            mma.await_(w, s, depth)
+        case Copy():
+            copies.copy(w, s, depth)
+        case Wait(bar, parity):
+            _, address = w.barrier(bar)
+            w.line(depth, f"wait({address}, {w.x.show(parity)});")
+            if w.role.unit == "warp":  # its lanes go on together: none may find the barrier two phases on
+                w.line(depth, "__syncwarp();")
+        case Arrive(bar):
+            b, at = w.barrier(bar)
+            threads = f", {arrivals(w.kernel.program, b)}" if b.kind == "named" else ""
+            w.line(depth, f"{'named_arrive' if threads else 'arrive'}({at}{threads});")
+        case Sync(bar):
+            b, at = w.barrier(bar)
+            w.line(depth, f"named_sync({at}, {arrivals(w.kernel.program, b)});")
+        case Fence("async_proxy"):
+            w.line(depth, "fence_async_proxy();")
+        case If():
+            branch(w, s, depth)
+        case While(cond, inner):
+            w.line(depth, f"while ({w.x.show(cond)}) {{")
+            settled(w, inner, depth + 1)
+            w.line(depth, "}")
+        case For():
+            loop(w, s, depth)
+        case Cluster(kind, inner):
+            w.comment(depth, f"---- {kind}")
+            sequence(w, inner, depth)
+        case _:
+            raise ValueError(f"the cuda backend has no text for {type(s).__name__}")
+
+
+def let(w: Writer, name: str, text: str, depth: int, *, is_float: bool = False) -> None:
+    """Declares a scalar, or assigns to one that an open scope has."""
+    identifier = w.x.names.scalar(name)
+    if any(name in scope for scope in w.declared):
+        w.line(depth, f"{identifier} = {text};")
+        return
+    w.declared[-1].add(name)
+    if is_float:
+        w.x.floats.add(name)
+    w.line(depth, f"{CPP['f32' if is_float else 'i32']} {identifier} = {text};")
+
+
+def branch(w: Writer, s: If, depth: int) -> None:
+    """Scalars that both arms define are known after it."""
+    both = [
+        x.name for x in s.then if isinstance(x, Let) and any(isinstance(y, Let) and y.name == x.name for y in s.orelse)
+    ]
+    for name in both:
+        if not any(name in scope for scope in w.declared):
+            value = next(x.value for x in s.then if isinstance(x, Let) and x.name == name)
+            let(w, name, "0", depth, is_float=w.x.kind(value) == "float")
+    w.line(depth, f"if ({w.x.show(s.cond)}) {{")
+    settled(w, s.then, depth + 1)
+    if s.orelse:
+        w.line(depth, "} else {")
+        settled(w, s.orelse, depth + 1)
+    w.line(depth, "}")
+
+
+def settled(w: Writer, stmts: tuple[Stmt, ...], depth: int, known: frozenset[str] = frozenset()) -> None:
+    """A nested block.  Raises ValueError unless it leaves the products in flight that it found: on every path the same are."""
+    before = {queue: list(names) for queue, names in w.in_flight.items() if names}
+    block(w, stmts, depth, known)
+    if {queue: names for queue, names in w.in_flight.items() if names} != before:
+        raise ValueError("products are in flight across the end of a block, and not on every path to there")
+
+
+def loop(w: Writer, s: For, depth: int) -> None:
+    if s.proof is not None:
+        w.comment(depth, f"{s.proof.segment} ({SEGMENTS[s.proof.segment]}): {s.proof.because}")
+    var, lo, hi = w.x.names.scalar(s.var), w.x.text(s.lo, SCALAR), w.x.text(s.hi, SCALAR)
+    w.line(depth, "#pragma unroll 1")
+    if s.down:
+        w.line(depth, f"for (int {var} = {w.x.show(Op('-', (s.hi, Int(1))))}; {var} >= {lo.at(5)}; --{var}) {{")
+    else:
+        w.line(depth, f"for (int {var} = {lo.text}; {var} < {hi.at(5)}; ++{var}) {{")
+    settled(w, s.body, depth + 1, frozenset({s.var}))
+    w.line(depth, "}")
+
+
+def seek(w: Writer, s: Seek, depth: int) -> None:
+    """Bisection."""
+    lo, hi = w.x.show(s.lo), w.x.show(s.hi)
+    w.comment(depth, show_stmt(s))
+    let(w, s.name, lo, depth)
+    name = w.x.names.scalar(s.name)
+    w.line(depth, f"for (int low = {name}, high = {hi}; low < high;) {{")
+    w.line(depth + 1, f"{name} = low + (high - low) / 2;")
+    w.line(depth + 1, f"if ({w.x.show(s.cond)}) high = {name};")
+    w.line(depth + 1, f"else low = {name} + 1;")
+    w.line(depth + 1, f"{name} = low;")
+    w.line(depth, "}")

@@ -1,0 +1,116 @@
+"""What the printers of statements share: the lines so far, and what is known of the role they stand in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilec.backends.cuda.expressions import SCALAR, Expressions
+from tilec.backends.cuda.shared import SharedMemory, extent
+from tilec.ir.expr import Int
+from tilec.ir.nodes import Bar, Barrier, Buffer, Program, Role
+
+STEP = "  "
+WIDTH = 120
+
+
+@dataclass(frozen=True)
+class Box:
+    """What one copy brings of a tensor: `rows` along dimension `axis`, all `columns` of the last one."""
+
+    tensor: str
+    axis: int
+    rows: int
+    columns: int
+
+
+@dataclass
+class Kernel:
+    """One kernel's declarations, and what its roles turn out to use: `boxes` (map names in order) and `products`
+    (text of each matrix instruction)."""
+
+    program: Program
+    memory: SharedMemory
+    boxes: dict[Box, str] = field(default_factory=dict)
+    products: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Writer:
+    """Prints one role.  `row`: the axis along which register tiles hold 64 rows, None without tiles; `in_flight`: destinations of
+    the products of each queue that nothing has awaited yet, oldest first; `declared`: scalars of each open scope."""
+
+    kernel: Kernel
+    role: Role
+    x: Expressions
+    row: str | None
+    lines: list[str] = field(default_factory=list)
+    declared: list[set[str]] = field(default_factory=list)
+    in_flight: dict[str, list[str]] = field(default_factory=dict)
+    fresh: int = 0
+
+    def line(self, depth: int, text: str) -> None:
+        """A line of code; a long one goes on below, deeper."""
+        self.lines += broken(text, STEP * depth)
+
+    def comment(self, depth: int, text: str) -> None:
+        """Words of a comment, filled."""
+        self.lines += filled_comment(text, STEP * depth)
+
+    def loop(self, depth: int, var: str, lo: int, hi: int) -> None:
+        """Opens a loop over registers."""
+        self.line(depth, "#pragma unroll")
+        self.line(depth, f"for (int {var} = {lo}; {var} < {hi}; ++{var}) {{")
+
+    def size(self, b: Buffer, axis: int) -> int:
+        return extent(b, axis, dict(self.kernel.program.tile))
+
+    def registers(self, b: Buffer) -> int:
+        """32-bit registers of a thread that hold a register buffer.  Raises ValueError for a form that fragments do not have."""
+        axes = tuple(a.name for a in b.axes)
+        if len(axes) == 1 and axes[0] == self.row and b.dtype == "f32":
+            return 2
+        if len(axes) == 2 and axes[0] == self.row and self.size(b, 0) == 64 and b.stages == 1:
+            columns, operand = self.size(b, 1), dict(b.layout.params).get("operand") if b.layout else None
+            if operand == "C" and b.dtype == "f32" and columns % 8 == 0 and columns <= 256:
+                return columns // 2
+            if operand == "A" and b.dtype in ("bf16", "f16") and columns % 16 == 0:
+                return columns // 4
+        raise ValueError(f"register buffer {b.name} is no fragment of a 64-row product, and no value per row of one")
+
+    def barrier(self, bar: Bar) -> tuple[Barrier, str]:
+        """An mbarrier and its shared address, or a named barrier and its number."""
+        b = next(b for b in self.kernel.program.barriers if b.name == bar.name)
+        name = self.x.names.barrier(bar.name)
+        base = name if b.kind == "named" else f"smem + {name}"
+        if bar.stage is Int(0):
+            return b, base
+        stage = self.x.text(bar.stage, SCALAR)
+        return b, f"{base} + {stage.at(5)}" if b.kind == "named" else f"{base} + 8 * {stage.at(7)}"
+
+
+def broken(text: str, indent: str) -> list[str]:
+    """A line of code as lines that fit, broken at spaces: as far right as may be among those in the fewest parentheses."""
+    lines: list[str] = []
+    while len(indent) + len(text) > WIDTH:
+        best, best_depth, depth = 0, 0, 0
+        for n, c in enumerate(text[: WIDTH - len(indent)]):
+            depth += (c in "([{") - (c in ")]}")
+            if c == " " and n > WIDTH // 3 and (not best or depth <= best_depth):
+                best, best_depth = n, depth
+        if not best:
+            break
+        lines.append(indent + text[:best])
+        text = text[best + 1 :]
+        indent = indent if len(lines) > 1 else indent + 2 * STEP
+    return [*lines, indent + text]
+
+
+def filled_comment(text: str, indent: str) -> list[str]:
+    """Words as lines of comment."""
+    lines, line = [], indent + "//"
+    for word in text.split(" "):
+        if len(line) + len(word) >= WIDTH:
+            lines.append(line)
+            line = indent + "//  "
+        line += f" {word}"
+    return [*lines, line]
