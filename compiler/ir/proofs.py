@@ -202,8 +202,8 @@ def _refuted(
         for j in range(-(-keys // size))
         if j not in walked and _state(normal, rows, j * size, min((j + 1) * size, keys), env) in LIVE
     ]
-    ends = {min(walked) - 1, max(walked) + 1} if walked else set(missed[:1])
-    if group.peeled and len(missed) == 1 and missed[0] in ends:
+    at_an_end = len(missed) == 1 and not (walked and min(walked) < missed[0] < max(walked))
+    if group.peeled and at_an_end:
         return None
     return f"tile {missed[0]} is not walked, but the mask is true in it" if missed else None
 

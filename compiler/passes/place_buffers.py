@@ -1,0 +1,192 @@
+"""place_buffers: how tiles lie in shared memory and in registers, and whether they fit.
+
+Contract.  In: the program of `specialize`.  Out: the same with a layout on every shared tile and on every register tile that a
+product reads or writes, and the sums as notes.  No result changes.
+
+    SWIZZLE   rows of a shared tile are panels of at most 128 bytes along the last axis, 16-byte chunks exchanged within them, as
+              wgmma's descriptors and tensor maps both can (PTX ISA, wgmma, shared memory matrix layout; `swizzle(bytes, major)`)
+    FRAGMENT  accumulators and first operands lie over lanes as wgmma has them (PTX ISA, register fragments); of an accumulator
+              rounded to 16 bits, that is the operand's layout, so weights become an operand without moving between lanes
+    REUSE     a tile that is computed element by element from one nobody reads again takes its place: weights that of scores
+    SHARED    bytes of all shared tiles and barriers; E0803 with the sum if they exceed the target's
+    BUDGET    32-bit registers of a consumer's thread that tiles take; E0812 with the sum if fewer than `RESERVE` are left.
+              Fitted on an H200 to what spilled: of 240 registers, keys of 160 at head dim 128 but not of 144; of 160, keys of
+              128 at head dim 64 but not of 112
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from tilec.dsl.faults import ScheduleFault
+from tilec.ir.attention import BYTES
+from tilec.ir.axes import Lanes, buffer_lanes, contracted
+from tilec.ir.expr import Expr, Read, substitute, walk
+from tilec.ir.nodes import Buffer, Compute, Layout, Load, Mma, Program, Role, Slot, Stmt, blocks, map_exprs, rewrite
+from tilec.ir.nodes import walk as statements
+from tilec.passes.scope import key_axes
+from tilec.passes.tidy import read
+from tilec.targets import target
+
+WARPGROUP = 128  # threads
+REGISTER = 4  # bytes
+RESERVE = 16
+BARRIER = 8
+DEPTH = 32  # bytes of one step of a product along its contracted axis
+COLUMNS, WIDEST = 8, 256
+
+
+def place_buffers(program: Program) -> Program:
+    """The program with layouts.  ScheduleFault E0803, E0812 for what does not fit, E0812 for products without an instruction."""
+    _, k = key_axes(program)
+    program = program.with_(roles=tuple(_reused(r, k) for r in program.roles))
+    constants = dict(program.tile)
+    shared = tuple(replace(b, layout=_swizzle(b, dict(buffer_lanes((b,), constants))[b.name])) for b in program.buffers)
+    notes = [_shared_note(program, constants)]
+    roles = []
+    for role in program.roles:
+        lanes = buffer_lanes((*shared, *role.buffers), constants)
+        fragments = _fragments(role, shared, lanes)
+        buffers = tuple(replace(b, layout=fragments.get(b.name)) for b in role.buffers)
+        if role.buffers and role.registers is not None:
+            notes.append(_register_note(role, lanes))
+        roles.append(replace(role, buffers=buffers))
+    return program.with_(buffers=shared, roles=tuple(roles), notes=(*program.notes, *notes))
+
+
+def _swizzle(b: Buffer, lanes: Lanes) -> Layout | None:
+    """Rule SWIZZLE."""
+    if not lanes:
+        return None
+    axis, size = lanes[-1]
+    width = next((n for n in (128, 64, 32) if size * BYTES[b.dtype] % n == 0), 16)
+    return Layout("swizzle", (("bytes", width), ("major", axis)))
+
+
+def _fragments(role: Role, shared: tuple[Buffer, ...], lanes: dict[str, Lanes]) -> dict[str, Layout]:
+    """Rule FRAGMENT: the first product that has a tile decides; tiles shaped like an accumulator lie like it."""
+    own = {b.name for b in role.buffers}
+    everywhere = {b.name: b.dtype for b in (*shared, *role.buffers)}
+    out: dict[str, Layout] = {}
+    shapes: dict[Lanes, Layout] = {}
+    for s in statements(role.body):
+        if not isinstance(s, Mma):
+            continue
+        columns = next(n for axis, n in lanes[s.dst.buffer] if axis not in dict(lanes[s.a.buffer]))
+        depth = DEPTH // BYTES[everywhere[s.b.buffer]]
+        _check_shape(s, lanes, columns, depth)
+        for operand, x in (("C", s.dst), ("A", s.a)):
+            if x.buffer in own:
+                layout = Layout("fragment", (("mma", f"m64n{columns}k{depth}"), ("operand", operand)))
+                out.setdefault(x.buffer, layout)
+                if operand == "C":
+                    shapes.setdefault(lanes[x.buffer], layout)
+    for b in role.buffers:
+        if lanes[b.name] in shapes:
+            out.setdefault(b.name, shapes[lanes[b.name]])
+    return out
+
+
+def _check_shape(s: Mma, lanes: dict[str, Lanes], columns: int, depth: int) -> None:
+    """ScheduleFault E0812 for a product that wgmma has no shape for (PTX ISA, wgmma.mma_async: n of 8 … 256, k of 32 bytes)."""
+    (axis,) = contracted(lanes[s.dst.buffer], lanes[s.a.buffer], lanes[s.b.buffer])
+    deep = dict(lanes[s.a.buffer])[axis]
+    if deep % depth or columns % COLUMNS or columns > WIDEST:
+        message = f"a product with {columns} columns over {deep} of `{axis}` has no matrix instruction"
+        note = f"it needs a multiple of {COLUMNS} up to {WIDEST}, over a multiple of {depth}"
+        raise ScheduleFault("E0812", message, note=note, hint="the portable backend pads it")
+
+
+# ---------------------------------------------------------------------------------------------- rule REUSE
+
+
+def _reused(role: Role, k: str) -> Role:
+    """`role` with tiles along the keys in place of those they are computed from."""
+    buffers = {b.name: b for b in role.buffers}
+    into = {s.dst.buffer for s in statements(role.body) if isinstance(s, Mma)}
+    for b in role.buffers:
+        sources = {
+            x.buffer
+            for s in statements(role.body)
+            if isinstance(s, Compute) and s.dst == Slot(b.name)
+            for x in walk(s.value)
+            if isinstance(x, Read) and x.buffer in into and buffers[x.buffer].axes == b.axes
+        }
+        if b.name in into or len(sources) != 1 or k not in {a.name for a in b.axes} or len(b.axes) < 2:
+            continue
+        (source,) = sources
+        if buffers[source].dtype == b.dtype and not _both_live(role.body, source, b.name):
+            role = _renamed(role, b.name, source)
+    return role
+
+
+def _both_live(body: tuple[Stmt, ...], source: str, name: str) -> bool:
+    """Unless, in every block, each is written before it is read, and `source` is not read after `name` was written, before
+    it is written anew."""
+    holds: str | None = None  # which of the two the block wrote last
+    for s in body:
+        reads = read((s,)) if not blocks(s) or isinstance(s, Compute) else set()
+        if (name in reads and holds != name) or (source in reads and holds != source):
+            return True
+        if _target(s) in (name, source):
+            holds = _target(s)
+        if not isinstance(s, Compute) and any(_both_live(b, source, name) for b in blocks(s)):
+            return True
+    return False
+
+
+def _target(s: Stmt) -> str | None:
+    return s.dst.buffer if isinstance(s, Compute | Load | Mma) else None
+
+
+def _renamed(role: Role, old: str, new: str) -> Role:
+    env: dict[Expr, Expr] = {Read(old): Read(new)}
+
+    def rule(s: Stmt) -> tuple[Stmt, ...]:
+        s = map_exprs(s, lambda e: substitute(e, env))
+        if isinstance(s, Compute | Load) and s.dst.buffer == old:
+            s = replace(s, dst=replace(s.dst, buffer=new))
+        elif isinstance(s, Mma):
+            a, b = (replace(x, buffer=new) if x.buffer == old else x for x in (s.a, s.b))
+            s = replace(s, a=a, b=b)
+        return (s,)
+
+    return replace(role, body=rewrite(role.body, rule), buffers=tuple(b for b in role.buffers if b.name != old))
+
+
+# ---------------------------------------------------------------------------------------------- sums
+
+
+def _shared_note(program: Program, constants: dict[str, int]) -> str:
+    """Rule SHARED."""
+    parts = []
+    for b in program.buffers:
+        (lanes,) = buffer_lanes((b,), constants).values()
+        parts.append((b.name, prod(n for _, n in lanes) * BYTES[b.dtype], b.stages))
+    parts.append(("barriers", BARRIER, sum(b.stages for b in program.barriers if b.kind == "mbarrier")))
+    total, limit = sum(size * count for _, size, count in parts), target(program.target).shared_memory
+    terms = " + ".join(f"{name} {count} x {size:,}" for name, size, count in parts if count)
+    text = f"{terms} = {total:,} of {limit:,} bytes of shared memory"
+    if total > limit:
+        hint = "fewer stages or smaller tiles"
+        raise ScheduleFault("E0803", "the tiles do not fit in shared memory", note=text, hint=hint)
+    return text
+
+
+def _register_note(role: Role, lanes: dict[str, Lanes]) -> str:
+    """Rule BUDGET.  A thread of a warpgroup has two rows, whose values its quad shares out."""
+    assert role.registers is not None
+    parts = []
+    for b in role.buffers:
+        size = prod(n for _, n in lanes[b.name]) * BYTES[b.dtype]
+        if len(lanes[b.name]) > 1:
+            parts.append((b.name, -(-size // (WARPGROUP * REGISTER))))
+    rows = 2 * sum(len(lanes[b.name]) == 1 for b in role.buffers)
+    total = sum(n for _, n in parts) + rows
+    terms = " + ".join(f"{name} {n}" for name, n in (*parts, ("rows", rows)))
+    text = f"{terms} = {total} registers of {role.registers}, which leave {RESERVE} for addresses and counters"
+    if total + RESERVE > role.registers:
+        hint = "smaller tiles of keys, more warpgroups, or queries in shared memory"
+        raise ScheduleFault("E0812", f"the tiles of {role.name} do not fit in registers", note=text, hint=hint)
+    return text

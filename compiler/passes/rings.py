@@ -1,0 +1,161 @@
+"""Rings of shared buffers between a role that fills them and roles that use them, and where each of them stands.
+
+A ring has `stages` slots, a barrier `full` (one arrival: the copy's bytes) and a barrier `empty` (one arrival of every user).
+Fill number i goes to slot i % stages; its user waits for `full` with parity i // stages % 2, its filler for `empty` with the
+other one, so that the first pass over the slots goes through.
+
+    COUNT   one scalar n counts steps on either side: fills of the `leader`, the ring used first.  Another ring's next fill is
+            number n + lag, with a lag known at every point of the program: -1 between a step that took keys and the one that
+            takes their values.  Both sides take in the same order, so their lags agree
+    OWN     a tile whose address depends on the instance has a slot for each instance, filled once per tile of work
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from tilec.dsl.faults import ScheduleFault
+from tilec.ir.build import add, floordiv, mod
+from tilec.ir.expr import ONE, Expr, Var, free_vars, substitute
+from tilec.ir.nodes import Arrive, Bar, Barrier, Buffer, Let, Load, Mma, Program, Role, Slot, Wait, map_exprs, walk
+from tilec.passes.scope import names
+
+FLOATS = ("bf16", "f16")
+
+
+@dataclass(frozen=True)
+class Ring:
+    """`tile`: the register tile it stands for.  `own`: rule OWN."""
+
+    tile: Buffer
+    buffer: Buffer
+    full: Barrier
+    empty: Barrier
+    own: bool
+
+    def stage(self, number: Expr) -> Expr:
+        return mod(number, self.buffer.stages)
+
+    def slot(self, stage: Expr) -> Slot:
+        return Slot(self.buffer.name, stage)
+
+    def wait_full(self, number: Expr) -> Wait:
+        """For fill `number`, by its user."""
+        return Wait(Bar(self.full.name, self.stage(number)), mod(floordiv(number, self.buffer.stages), 2))
+
+    def wait_empty(self, number: Expr) -> Wait:
+        """For the slot of fill `number`, by its filler."""
+        parity = mod(add(floordiv(number, self.buffer.stages), 1), 2)
+        return Wait(Bar(self.empty.name, self.stage(number)), parity)
+
+    def release(self, stage: Expr) -> Arrive:
+        """The slot may be filled again."""
+        return Arrive(Bar(self.empty.name, stage))
+
+
+@dataclass
+class Position:
+    """Where the rings stand at one point of the program: rule COUNT."""
+
+    count: Var
+    leader: Ring
+    lags: dict[str, int] = field(default_factory=dict)
+
+    def take(self, ring: Ring) -> Expr:
+        """Number of the ring's next fill, which is passed."""
+        name = ring.buffer.name
+        number = add(self.count, self.lags.get(name, 0))
+        if ring != self.leader:
+            self.lags[name] = self.lags.get(name, 0) + 1
+        return number
+
+    def step(self, rings: Iterable[Ring]) -> Let:
+        """The count after a step, in which the leader was taken once."""
+        for ring in rings:
+            if not ring.own and ring != self.leader:
+                self.lags[ring.buffer.name] = self.lags.get(ring.buffer.name, 0) - 1
+        return Let(self.count.name, add(self.count, ONE))
+
+    def state(self) -> dict[str, int]:
+        return {name: lag for name, lag in self.lags.items() if lag}
+
+    def stays(self, before: dict[str, int]) -> None:
+        """ValueError unless the lags are as `before`: those of a loop or a branch must not drift."""
+        if self.state() != before:
+            raise ValueError(f"rings drift apart: lags {before} become {self.state()}")
+
+
+def find_rings(program: Program, role: Role, stages: int) -> tuple[Ring, ...]:
+    """A ring for every loaded operand of a product, in order of first use.
+
+    ScheduleFault E0811 for an operand that is no box of its tensor or no 16-bit float."""
+    tiles = {b.name: b for b in role.buffers}
+    operands = {x.buffer for s in walk(role.body) if isinstance(s, Mma) for x in (s.a, s.b)}
+    moved = {s.name for s in _moved(role)}
+    taken = names(program)
+    out: dict[str, Ring] = {}
+    for s in walk(role.body):
+        if not isinstance(s, Load) or s.dst.buffer not in operands:
+            continue
+        _check(s, tiles[s.dst.buffer])
+        if s.dst.buffer in out:
+            continue
+        own = bool(load_scalars(s) & (moved | {role.var}))
+        tail = ""
+        while taken & set(_called(s.tensor, tail)):
+            tail += "_"
+        shared, full, empty = _called(s.tensor, tail)
+        taken |= {shared, full, empty}
+        count, users = (role.count, 1) if own else (stages, role.count)
+        tile = tiles[s.dst.buffer]
+        out[tile.name] = Ring(
+            tile,
+            replace(tile, name=shared, space="shared", stages=count),
+            Barrier(full, "mbarrier", 1, count, tx=True),
+            Barrier(empty, "mbarrier", users, count),
+            own,
+        )
+    return tuple(out.values())
+
+
+def _called(tensor: str, tail: str) -> tuple[str, str, str]:
+    stem = tensor.lower()
+    return f"s{tensor}{tail}", f"{stem}_full{tail}", f"{stem}_empty{tail}"
+
+
+def _check(s: Load, tile: Buffer) -> None:
+    hint = "the portable backend takes it"
+    if tile.dtype not in FLOATS:
+        note = f"wgmma takes both operands of {' and '.join(FLOATS)} from shared memory as they lie in it"
+        raise ScheduleFault("E0811", f"`{s.tensor}` is {tile.dtype}", note=note, hint=hint)
+    if not s.box:
+        note = "its positions have a stride, go through pages, or end before the tensor does"
+        message = f"a tile of `{s.tensor}` is no box of the tensor, as the tensor memory accelerator copies them"
+        raise ScheduleFault("E0811", message, note=note, hint=hint)
+
+
+def load_scalars(s: Load) -> frozenset[str]:
+    """Scalars in the address and the guard of a load."""
+    return frozenset().union(*(free_vars(e) for e in (*s.index, *((s.where,) if s.where is not None else ()))))
+
+
+def _moved(role: Role) -> list[Let]:
+    """Scalars that differ between instances, in order."""
+    differ, out = {role.var}, []
+    for s in walk(role.body):
+        if isinstance(s, Let) and free_vars(s.value) & differ:
+            differ.add(s.name)
+            out.append(s)
+    return out
+
+
+def for_instance(role: Role, s: Load, instance: Expr) -> Load:
+    """A load as `instance` would issue it."""
+    assert role.var is not None
+    env: dict[Expr, Expr] = {Var(role.var): instance}
+    for let in _moved(role):
+        env[Var(let.name)] = substitute(let.value, env)
+    found = map_exprs(s, lambda e: substitute(e, env))
+    assert isinstance(found, Load)
+    return found

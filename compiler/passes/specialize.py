@@ -1,0 +1,100 @@
+"""specialize: one warp loads, the warpgroups compute.
+
+Contract.  In: the one-role program of `split_rows` and `overlap`, which loads for itself, one tile per CTA.  Out: role `producer`
+(1 warp: copies through the tensor memory accelerator into shared rings) and role `consumer`, with barriers between them that
+follow from which product reads which loaded tile (`rings`).  Consumers compute the same values in the same order; no result
+changes.
+
+    producer  see `producer`: SLICE, FIRST
+    consumer  see `consumer`: RELEASE, TURNS (ping-pong)
+    OWN       query rows belong to an instance: a slot per warpgroup, read into registers, or by the products themselves
+    WORK      `one`: a CTA has one tile.  `static`: tiles cta, cta + ctas, …  `dynamic`: the first is the CTA's own number, others
+              are claimed from a counter (see `work`)
+    TRADE     registers per thread after setmaxnreg; all warpgroups together have what the CTA was launched with
+
+Sources: FlashAttention-3, Shah et al., arXiv 2407.08608, section 3.1; PTX ISA, mbarrier and setmaxnreg.
+Raises ScheduleFault E0811 for tiles that are no boxes and operands that are no 16-bit floats, E0808 for counts out of range.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from tilec.dsl.faults import ScheduleFault
+from tilec.ir.nodes import Barrier, Program, Role, While
+from tilec.ir.nodes import walk as statements
+from tilec.passes.consumer import Consumer
+from tilec.passes.producer import Producer
+from tilec.passes.rings import Position, find_rings
+from tilec.passes.scope import fresh
+from tilec.passes.tidy import tidy
+from tilec.passes.work import Kind, work_of
+
+REGISTERS = {1: (56, 256), 2: (24, 240), 3: (32, 160)}  # producer, consumers; by number of consumer warpgroups
+MAX_STAGES = 8
+FILE, WARPGROUP, UNIT, LEAST, MOST = 65_536, 128, 8, 24, 256  # registers of an SM, threads; setmaxnreg's unit and range
+
+
+@dataclass(frozen=True)
+class Roles:
+    """`stages` of the rings of keys and values.  `queries`: what the products read them from.  `turns`: rule TURNS, where
+    there are several warpgroups.  `work`: rule WORK.  `registers`: (producer, consumer), None for the usual split."""
+
+    stages: int = 2
+    queries: Literal["registers", "shared"] = "registers"
+    turns: bool = True
+    work: Kind = "dynamic"
+    registers: tuple[int, int] | None = None
+
+
+def specialize(program: Program, roles: Roles = Roles()) -> Program:
+    """The program with a producer.  Raises ValueError if it is not the one-role form."""
+    (role,) = program.roles
+    if role.unit != "warpgroup" or any(isinstance(s, While) for s in statements(role.body)):
+        raise ValueError("specialize needs rows split over warpgroups, and one tile per CTA")
+    if not 1 <= roles.stages <= MAX_STAGES:
+        raise ScheduleFault("E0808", f"{roles.stages} stages", hint=f"1 to {MAX_STAGES} are legal")
+    few, many = split_registers(role.count, roles.registers)
+    found = find_rings(program, role, roles.stages)
+    rings = {r.tile.name: r for r in found}
+    leader = next(r for r in found if not r.own)
+    work = work_of(program, roles.work, role.count)
+    half, pass_on = fresh(program, "half", "turn")
+    turn = Barrier(pass_on.name, "named", 2, role.count) if roles.turns and role.count > 1 else None
+    shared = roles.queries == "shared"
+    produced = Producer(role, rings, work, half, Position(work.steps, leader)).body()
+    consumed = Consumer(role, rings, work, turn, shared, Position(work.steps, leader)).body()
+    kept = tuple(b for b in role.buffers if b.name not in rings or (rings[b.name].own and not shared))
+    barriers = (*(b for r in found for b in (r.full, r.empty)), *work.barriers, *(() if turn is None else (turn,)))
+    return tidy(
+        program.with_(
+            extents=(*program.extents, *work.extents),
+            tensors=(*program.tensors, *work.tensors),
+            grid=replace(program.grid, ctas=work.ctas),
+            buffers=(*program.buffers, *(r.buffer for r in found), *work.buffers),
+            barriers=(*program.barriers, *barriers),
+            roles=(
+                Role("producer", "warp", 1, produced, registers=few),
+                replace(role, body=consumed, buffers=kept, registers=many),
+            ),
+        )
+    )
+
+
+def split_registers(consumers: int, asked: tuple[int, int] | None = None) -> tuple[int, int]:
+    """Registers per thread of producer and consumers: rule TRADE.  ScheduleFault E0808 where they do not add up."""
+    usual = REGISTERS.get(consumers)
+    if usual is None:
+        raise ScheduleFault("E0808", f"{consumers} consumer warpgroups", hint=f"1 to {max(REGISTERS)} are legal")
+    few, many = asked or usual
+    launched = min(MOST, FILE // (WARPGROUP * (consumers + 1)) // UNIT * UNIT)
+    limit, total = launched * (consumers + 1), few + consumers * many
+    if total > limit or any(n % UNIT or not LEAST <= n <= MOST for n in (few, many)):
+        raise ScheduleFault(
+            "E0808",
+            f"{few} + {consumers} x {many} = {total} registers",
+            note=f"setmaxnreg takes multiples of {UNIT} from {LEAST} to {MOST}, and all warpgroups have {limit} together",
+            hint=f"{usual[0]} and {usual[1]} are the usual ones",
+        )
+    return few, many

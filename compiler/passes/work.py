@@ -1,0 +1,135 @@
+"""How CTAs come by tiles of work, for programs of a producer and consumers: one each, in strides, or claimed as they go.
+
+A claimed number goes from the producer to the consumers through two slots.  A CTA's first tile is its own number and uses no
+slot, so slot and phase of the number after tile `it` count from it - 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tilec.ir.build import add, compare, floordiv, minimum, mod, sub
+from tilec.ir.expr import ZERO, Expr, Read, Var, substitute
+from tilec.ir.nodes import (
+    Arrive,
+    Bar,
+    Barrier,
+    Buffer,
+    Claim,
+    Compute,
+    Global,
+    Let,
+    Program,
+    Slot,
+    Stmt,
+    Wait,
+    While,
+    map_exprs,
+    rewrite,
+)
+from tilec.passes.scope import fresh
+
+Kind = Literal["one", "static", "dynamic"]
+SLOTS = 2
+
+
+@dataclass(frozen=True)
+class Work:
+    """`steps` counts key steps, `done` tiles, `tile` is the number of the current one."""
+
+    kind: Kind
+    tiles: Expr
+    consumers: int
+    steps: Var
+    tile: Var
+    count: Var
+    done: Var
+    units: Var
+    slots: Var
+    counter: Var
+    full: Var
+    empty: Var
+
+    @property
+    def number(self) -> Expr:
+        """Tiles done before this one."""
+        return ZERO if self.kind == "one" else self.done
+
+    @property
+    def ctas(self) -> Expr:
+        return self.tiles if self.kind == "one" else minimum(self.units, self.tiles)
+
+    @property
+    def extents(self) -> tuple[str, ...]:
+        return () if self.kind == "one" else (self.units.name,)
+
+    @property
+    def tensors(self) -> tuple[Global, ...]:
+        return (Global(self.counter.name, "counter", "i32", ()),) if self.kind == "dynamic" else ()
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        return (Buffer(self.slots.name, "shared", "i32", (), SLOTS),) if self.kind == "dynamic" else ()
+
+    @property
+    def barriers(self) -> tuple[Barrier, ...]:
+        if self.kind != "dynamic":
+            return ()
+        full = Barrier(self.full.name, "mbarrier", 1, SLOTS)
+        return (full, Barrier(self.empty.name, "mbarrier", self.consumers, SLOTS))
+
+    def around(self, body: tuple[Stmt, ...], first: tuple[Stmt, ...] = ()) -> tuple[Stmt, ...]:
+        """The body for every tile; `first` runs once."""
+        start = Let(self.steps.name, ZERO)
+        if self.kind == "one":
+            return (start, *first, *body)
+        env: dict[Expr, Expr] = {Var("cta"): self.tile}
+        loop = While(
+            compare("<", self.tile, self.count),
+            rewrite(body, lambda s: (map_exprs(s, lambda e: substitute(e, env)),)),
+        )
+        lets = (Let(self.count.name, self.tiles), Let(self.tile.name, Var("cta")), Let(self.done.name, ZERO), start)
+        return (*lets, *first, loop)
+
+    def claimed(self) -> tuple[Stmt, ...]:
+        """The next tile, by the producer."""
+        if self.kind != "dynamic":
+            return self._stride()
+        slot, number = self._slot()
+        return (
+            Claim(self.tile.name, self.counter.name),
+            Let(self.done.name, add(self.done, 1)),
+            Wait(Bar(self.empty.name, slot), mod(add(floordiv(number, SLOTS), 1), 2)),
+            Compute(Slot(self.slots.name, slot), self.tile),
+            Arrive(Bar(self.full.name, slot)),
+        )
+
+    def received(self) -> tuple[Stmt, ...]:
+        """The next tile, by a consumer."""
+        if self.kind != "dynamic":
+            return self._stride()
+        slot, number = self._slot()
+        return (
+            Let(self.done.name, add(self.done, 1)),
+            Wait(Bar(self.full.name, slot), mod(floordiv(number, SLOTS), 2)),
+            Let(self.tile.name, Read(self.slots.name, slot)),
+            Arrive(Bar(self.empty.name, slot)),
+        )
+
+    def _stride(self) -> tuple[Stmt, ...]:
+        if self.kind == "one":
+            return ()
+        return (Let(self.tile.name, add(self.tile, self.ctas)), Let(self.done.name, add(self.done, 1)))
+
+    def _slot(self) -> tuple[Expr, Expr]:
+        number = sub(self.done, 1)
+        return mod(number, SLOTS), number
+
+
+def work_of(program: Program, kind: Kind, consumers: int) -> Work:
+    """The plan for `program`, with names that are free in it.  Raises ValueError if its CTAs already take several tiles."""
+    if program.grid.ctas is not program.grid.tiles:
+        raise ValueError(f"the CTAs already share the tiles: {program.grid.order}")
+    found = fresh(program, "n", "t", "tiles", "it", "SMS", "slots", "counter", "slot_full", "slot_empty")
+    return Work(kind, program.grid.tiles, consumers, *found)

@@ -1,0 +1,97 @@
+"""Specs lowered for Hopper pass by pass, and runs of the programs against the float64 oracle."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import ml_dtypes
+import numpy as np
+from feature_specs import kernel
+
+from tilec.arith.evaluate import evaluate
+from tilec.frontend import read_text
+from tilec.ir.expr import Var
+from tilec.ir.interp import Order, run
+from tilec.ir.verify import verify
+from tilec.native import HopperOptions, hopper_passes
+from tilec.oracle.inputs import make_inputs
+from tilec.oracle.numerics import verify as compare
+from tilec.passes.choose_tiles import Choice, choose_tiles
+from tilec.passes.lower_attention import lower_attention
+from tilec.passes.map_blocks import BlockMap, map_blocks
+from tilec.passes.names import distinct_indices
+from tilec.passes.online_softmax import online_softmax
+from tilec.passes.prove_mask import prove_mask
+
+CAUSAL = "mask k <= q + N - M"
+DTYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32}
+SMALL = {"d": "d : 32", "schedule": ""}
+
+FIXTURE = kernel(CAUSAL, d="d : 128", h="h : 4", head="h // 4", scale="scale 1 / sqrt(128)", schedule="")
+SPECS = {
+    "causal": kernel(CAUSAL, **SMALL),
+    "no mask, f16": kernel(dtype="f16", **SMALL),
+    "window": kernel("mask k <= q + N - M and k > q + N - M - 150", **SMALL),
+    "window, softcap, alibi, sink": kernel(
+        "param slope[h] : f32", "score s = 5 * tanh(s / 5)", "score s = s - slope[h] * abs(q - k)",
+        "mask k <= q + N - M and k > q + N - M - 200", "sink sk[h] : f32", **SMALL,
+    ),
+    "window and first": kernel("mask k <= q and (k > q - 40 or k < 40)", **SMALL),
+    "chunks and first": kernel("mask q // 128 == k // 128 or k < 40", **SMALL),
+    "two windows": kernel("mask abs(q - k) < 10 or abs(q - k - 300) < 10", **SMALL),
+    "opaque": kernel("mask q * k % 7 < 3", **SMALL),
+    "bias": kernel("bias Bt[b, h, q, k] : f32", "score s = s + Bt[b, h, q, k]", CAUSAL, **SMALL),
+    "narrow values": kernel(CAUSAL, more="e : 16", value="V[b, k, h, e] : bf16", output="O[b, q, h, e]", **SMALL),
+    "two pairs": kernel("query Qr[b, q, h, r] : bf16", "key Kr[b, k, r] : bf16", CAUSAL, more="r : 16", **SMALL),
+    "dropout": kernel("dropout 0.25", CAUSAL, **SMALL),
+    "no lse": kernel(CAUSAL, lse="", **SMALL),
+}  # fmt: skip
+SIZES = ({"B": 1, "M": 257, "N": 400}, {"B": 1, "M": 433, "N": 200}, {"B": 2, "M": 130, "N": 1})
+SEED, OFFSET = 2**40 + 12345, 3
+SQUARE = {"B": 1, "M": 500, "N": 500}
+
+
+def attention(text):
+    return distinct_indices(read_text(text).kernels[0])
+
+
+def sequential(text, q=128, k=64):
+    """The program after map_blocks."""
+    attn = attention(text)
+    p = online_softmax(prove_mask(lower_attention(attn, "sm90"), attn), attn.q, attn.k)
+    p = choose_tiles(p, attn, Choice(q, k, None, None, "test"), power_of_two=False)
+    dense = all(i.storage.kind == "dense" for i in attn.indices)
+    return map_blocks(p, BlockMap("longest_first", l2=2**20, bytes_per_key=128, keys=Var("N")) if dense else BlockMap())
+
+
+@cache
+def after(text, options=HopperOptions(), k=64):  # noqa: B008
+    """{pass: program after it}, each of them verified."""
+    p = sequential(text, 64 * options.warpgroups, k)
+    out = {"map_blocks": p}
+    for name, f in hopper_passes(options):
+        out[name] = p = f(p)
+        verify(p, proofs=name == "overlap")  # the only pass that touches loops with proofs
+    return out
+
+
+def outputs(p, text, sizes, seed=0, order=Order(), units=2, style="normal"):  # noqa: B008
+    """(attention, inputs, outputs of a run on poisoned arrays)."""
+    attn = attention(text)
+    inputs = make_inputs(attn, sizes, seed, style)
+    if attn.rng is not None:
+        inputs[attn.rng] = np.array([SEED, OFFSET])
+    env = {**sizes, **dict(p.tile)}
+    found = {
+        t.name: np.full(tuple(int(evaluate(d, env)) for d in t.dims), np.nan, DTYPES[t.dtype])
+        for t in p.tensors
+        if t.mode == "out"
+    }
+    run(p, {**inputs, **found}, {**sizes, "SMS": units}, seed=seed, schedule=order)
+    return attn, inputs, found
+
+
+def complaints(p, text, sizes, seed=0, order=Order(), units=2, style="normal"):  # noqa: B008
+    """Reports that the oracle's rule refuses."""
+    attn, inputs, found = outputs(p, text, sizes, seed, order, units, style)
+    return [str(r) for r in compare(attn, inputs, found, sizes=sizes, seed=SEED, offset=OFFSET).values() if not r.ok]
