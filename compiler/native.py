@@ -1,4 +1,4 @@
-"""Passes that follow `map_blocks` for native Hopper kernels, as a list to read.
+"""Passes that follow `map_blocks` for native Hopper kernels, as a list to read, and the way from an Attention through them.
 
 use_boxes        loads that the tensor memory accelerator can do
 write_positions  positions as arithmetic
@@ -6,21 +6,41 @@ split_rows       64 query rows to a warpgroup
 overlap          scores of a step in flight with the values of the one before
 specialize       a producer warp, rings and barriers, turns, the scheduler
 place_buffers    layouts; what does not fit is refused
+
+`lower_native` runs the portable passes and then these, at the first point of the tuning table (`tune.hopper`) whose tiles fit.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
+from tilec.dsl.faults import ScheduleFault, TargetFault
+from tilec.ir.attention import Attention
 from tilec.ir.nodes import Program
-from tilec.passes.overlap import Pipeline, overlap
+from tilec.legality import check_target
+from tilec.native_lines import check_lines
+from tilec.passes.choose_tiles import Choice, choose_tiles
+from tilec.passes.lower_attention import lower_attention
+from tilec.passes.map_blocks import map_blocks
+from tilec.passes.names import distinct_indices
+from tilec.passes.online_softmax import online_softmax
+from tilec.passes.overlap import COLUMNS, ROWS_OF_A_THREAD, Pipeline, overlap
 from tilec.passes.place_buffers import place_buffers
+from tilec.passes.prove_mask import prove_mask
 from tilec.passes.specialize import Roles, specialize
-from tilec.passes.split_rows import split_rows
+from tilec.passes.split_rows import ROWS, split_rows
 from tilec.passes.tidy import tidy
 from tilec.passes.use_boxes import use_boxes
+from tilec.passes.work import Kind
 from tilec.passes.write_positions import write_positions
-from tilec.pipeline import Pass
+from tilec.pipeline import Case, Pass, block_map, mask_options
+from tilec.schedule import EMPTY, Schedule
+from tilec.targets import target as target_of
+from tilec.tune.classes import mask_class
+from tilec.tune.hopper import Point, points
+
+TOO_LARGE = ("E0803", "E0812")  # other points of the table may fit
 
 
 @dataclass(frozen=True)
@@ -47,3 +67,69 @@ def hopper_passes(options: HopperOptions = HopperOptions()) -> tuple[Pass, ...]:
 def inputs(program: Program) -> frozenset[str]:
     """Queries, keys and values."""
     return frozenset(t.name for t in program.tensors if t.mode == "in")
+
+
+def lower_native(attn: Attention, target: str, schedule: Schedule | None = None) -> Program:
+    """The first program of `programs`.
+
+    Raises Faults (E08, E09) for a schedule, a dtype or a target that native kernels do not take, and ScheduleFault for a
+    kernel without a shape that fits, with what its first shape lacks."""
+    return next(programs(attn, target, schedule))
+
+
+def programs(attn: Attention, target: str, schedule: Schedule | None = None) -> Iterator[Program]:
+    """Lowered programs whose tiles fit, the fastest that was measured first.  Raises as `lower_native`."""
+    machine, schedule = target_of(target), schedule or EMPTY
+    backend = machine.backend("cuda")
+    if backend is None or "wgmma" not in machine.features:
+        message = f"the cuda backend has no kernels for {target}"
+        raise TargetFault("E0914", message, note="its matrix instructions are wgmma", hint="sm90 has them")
+    check_target(attn, machine)
+    check_lines(attn, schedule)
+    case = Case(attn, machine, backend, schedule, frozenset({"aligned"}))
+    front = sequential(case)
+    first: ScheduleFault | None = None
+    found = False
+    for point in points(attn, schedule):
+        try:
+            program = _shaped(front, case, point)
+        except ScheduleFault as fault:
+            if fault.code not in TOO_LARGE:
+                raise
+            first = first or fault
+            continue
+        found = True
+        yield program
+    if not found:
+        assert first is not None
+        raise first
+
+
+def sequential(case: Case) -> Program:
+    """One walk over the keys, before tiles have sizes."""
+    attn = distinct_indices(case.attn)
+    program = prove_mask(lower_attention(attn, case.target.name), attn, mask_options(case))
+    return online_softmax(program, attn.q, attn.k)
+
+
+def _shaped(program: Program, case: Case, point: Point) -> Program:
+    """The program at this point of the tuning table, through every pass that is left."""
+    attn = distinct_indices(case.attn)
+    choice = Choice(ROWS * point.warpgroups, point.keys, None, None, point.by)
+    program = choose_tiles(program, attn, choice, power_of_two=False)
+    program = tidy(map_blocks(program, replace(block_map(case), units=None)))
+    for _, run in hopper_passes(options_of(case, point)):
+        program = run(program)
+    return program
+
+
+def options_of(case: Case, point: Point) -> HopperOptions:
+    """What the passes are told.  Blocks claim tiles where these differ in length, else each has its share of them."""
+    groups = ROWS_OF_A_THREAD * point.keys // COLUMNS
+    lag = case.schedule.overlap is not False
+    work: Kind = "static" if mask_class(case.attn) == "full" else "dynamic"
+    return HopperOptions(
+        point.warpgroups,
+        Pipeline(lag, round(point.wait * groups)),
+        Roles(point.stages, point.queries, point.turns, work),
+    )

@@ -2,16 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from tilec.backends.base import Artifact, Variant
+from tilec.backends.base import Artifact, Feature, Variant
+from tilec.dsl.faults import TargetFault
 
 if TYPE_CHECKING:
+    from tilec.backends.cuda.emit import Printed
+    from tilec.ir.attention import Attention
     from tilec.ir.nodes import Program
+    from tilec.schedule import Schedule
 
 PROGRAM = "program.tile_ir"
-ALIGNED = frozenset({"aligned"})  # what tensor maps and 16-byte stores need of every call
+ALIGNED: frozenset[Feature] = frozenset({"aligned"})  # what tensor maps and 16-byte stores need of every call
+TRIES = 4  # programs given to the assembler before its complaint is the user's
+
+
+class Cuda:
+    """Compiles by printing CUDA C++ of a native program.  Needs no device; machine code is made here."""
+
+    name = "cuda"
+    features = ALIGNED
+
+    def toolchain(self, target: str) -> Mapping[str, str]:
+        """Version of NVRTC.  Raises TargetFault E0911 where it is not installed."""
+        from tilec.backends.cuda.build import toolchain
+
+        return toolchain()
+
+    def compile(self, attn: Attention, target: str, schedule: Schedule, variant: Variant) -> Artifact:
+        """Lowers, prints and compiles `attn`: the first shape whose registers the assembler keeps.
+
+        Raises the faults of `native.programs`, TargetFault E0914 for a kernel or a variant without native code, and those of
+        `compile_program` for the first shape if none is kept."""
+        from tilec.backends.cuda.emit import emit
+        from tilec.backends.cuda.limits import HINT, check_limits
+        from tilec.native import programs
+
+        if not variant.features >= ALIGNED:
+            raise TargetFault(
+                "E0914",
+                f"`{attn.name}` has no native code for tensors that are not aligned",
+                note="tensor maps take addresses and strides that are multiples of 16 bytes, and not 0",
+                hint=HINT,
+            )
+        check_limits(attn, target)
+        first: TargetFault | None = None
+        for program in islice(programs(attn, target, schedule), TRIES):
+            try:
+                printed = emit(program)
+            except ValueError as lacking:
+                message = f"the cuda backend has no code for `{attn.name}` on {target}"
+                raise TargetFault("E0914", message, note=str(lacking), hint=HINT) from lacking
+            try:
+                return _artifact(program, printed, variant)
+            except TargetFault as spilled:
+                if spilled.code != "E0918":
+                    raise
+                first = first or spilled
+        assert first is not None
+        raise first
 
 
 def compile_program(program: Program, variant: Variant | None = None) -> Artifact:
@@ -19,13 +72,17 @@ def compile_program(program: Program, variant: Variant | None = None) -> Artifac
 
     Raises ValueError for a program that the printer has no text for, TargetFault E0911 without NVRTC, E0917 where it fails,
     E0918 for a kernel that the assembler spills or whose products it serialises."""
+    from tilec.backends.cuda.emit import emit
+
+    return _artifact(program, emit(program), variant or Variant((), ALIGNED))
+
+
+def _artifact(program: Program, printed: Printed, variant: Variant) -> Artifact:
     from tilec.backends.cuda.build import build
     from tilec.backends.cuda.check import check
-    from tilec.backends.cuda.emit import emit
     from tilec.ir.expr import show
     from tilec.ir.print import show_program
 
-    printed = emit(program)
     built = build(printed.text, printed.function)
     resources = check(built.log, printed.function)
     metadata = {
@@ -43,4 +100,7 @@ def compile_program(program: Program, variant: Variant | None = None) -> Artifac
     sources = {f"{printed.function}_{program.target}.cu": printed.text, PROGRAM: show_program(program)}
     binaries = {f"{printed.function}_{program.target}.cubin": built.cubin}
     kernel = program.name.partition(".")[0]
-    return Artifact(kernel, program.target, "cuda", variant or Variant((), ALIGNED), sources, metadata, binaries)
+    return Artifact(kernel, program.target, "cuda", variant, sources, metadata, binaries)
+
+
+BACKEND = Cuda()

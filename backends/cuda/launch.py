@@ -81,9 +81,10 @@ class Kernel:
         self.metadata = artifact.metadata
         self.arguments = [tuple(a) for a in artifact.metadata["arguments"]]
         self.index = device.index if device.index is not None else torch.cuda.current_device()
+        self.device = torch.device(device.type, self.index)
         self.units = torch.cuda.get_device_properties(self.index).multi_processor_count
         torch.cuda.current_stream(self.index)  # the primary context exists from here on
-        torch.zeros(1, device=device)
+        torch.zeros(1, device=self.device)
         cubin = next(b for n, b in artifact.binaries.items() if n.endswith(".cubin"))
         self.module = done(driver.cuModuleLoadData(cubin))
         self.function = done(driver.cuModuleGetFunction(self.module, self.metadata["function"].encode()))
@@ -98,8 +99,8 @@ class Kernel:
         return cast("str", self.metadata["tensors"][of][0]) if kind == "pointer" else ""
 
     def shape(self, extents: Mapping[str, int]) -> Shape:
-        """Blocks of a call.  `SMS` is the device's where the call does not say."""
-        known = {"SMS": self.units, **extents}
+        """Blocks of a call.  The extent that it does not say is the device's: its multiprocessors."""
+        known = {**dict.fromkeys(self.metadata["extents"], self.units), **extents}
         scope = {**known, **self.metadata["tile"], "min": min, "max": max}
         return Shape(int(eval(self.metadata["ctas"], {"__builtins__": {}}, scope)), known)
 
@@ -128,7 +129,7 @@ class Kernel:
         """Address of this stream's counter."""
         found = self.counters.get(stream)
         if found is None:
-            found = self.counters[stream] = torch.empty(1, dtype=torch.int32, device=f"cuda:{self.index}")
+            found = self.counters[stream] = torch.empty(1, dtype=torch.int32, device=self.device)
         return int(found.data_ptr())
 
     def _pack(self, shape: Shape, tensors: Mapping[str, Tensor], counter: int) -> tuple[Any, list[Any]]:

@@ -1,0 +1,64 @@
+"""What the cuda backend refuses of a kernel before it lowers anything, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilec.dsl.faults import Fault, Faults, TargetFault
+from tilec.dsl.spans import Span
+from tilec.ir.attention import Attention, Tensor
+from tilec.ir.expr import Int, Var
+
+FLOATS = ("bf16", "f16")  # operands of wgmma that it reads as they lie in memory, rows or columns first
+PANEL = 64  # 16-bit features of a swizzled row of 128 bytes
+WIDEST = 256  # features of an accumulator: PTX ISA, wgmma.mma_async, n
+DIMENSIONS = 4  # of a tensor, beside the one that its panels make: a tensor map has five
+HINT = "the portable backend takes it"
+
+
+def check_limits(attn: Attention, target: str) -> None:
+    """Raises Faults of E0914 for each feature of the kernel that has no native code on this target."""
+
+    def fault(what: str, note: str, span: Span | None = None) -> Fault:
+        return TargetFault("E0914", f"the cuda backend does not take {what} on {target}", span, note=note, hint=HINT)
+
+    found: list[Fault] = [fault(*reason) for reason in _reasons(attn)]
+    if found:
+        raise Faults(found)
+
+
+def _reasons(attn: Attention) -> Iterator[tuple[str, str, Span | None] | tuple[str, str]]:
+    """(what, why, where)."""
+    boxed = {n: d for pair, d in zip(attn.pairs, attn.contracted, strict=True) for n in pair}
+    if attn.value in boxed:
+        yield f"a value that reuses key `{attn.value}`", "one ring of tiles has one user", attn.tensor(attn.value).span
+    boxed[attn.value] = attn.feature
+    for name, feature in boxed.items():
+        yield from _operand(attn.tensor(name), feature)
+    for t in attn.tensors:
+        if t.slot == "output" and t.dtype not in FLOATS:
+            yield f"an output of {t.dtype}", "its rows are written in pairs of 16-bit floats", t.span
+    for name in dict.fromkeys((*attn.contracted, attn.feature)):
+        extent = attn.index(name).extent
+        if not isinstance(extent, Int) or extent.value % PANEL or extent.value > WIDEST:
+            note = f"tiles lie in panels of {PANEL} features, and a product has up to {WIDEST}"
+            yield f"{name} = {extent}", note
+    for i in (attn.index(attn.q), attn.index(attn.k)):
+        if i.storage.kind != "dense":
+            note = "a box ends where its tensor does, and not where a sequence does"
+            yield f"`{i.name}`, whose sequences are {'packed' if i.storage.kind == 'packed' else 'padded'}", note
+    if attn.rng is not None:
+        yield "dropout", "its random numbers have no native code"
+
+
+def _operand(t: Tensor, feature: str) -> Iterator[tuple[str, str, Span | None]]:
+    """Reasons against a query, key or value."""
+    if t.dtype not in FLOATS:
+        yield f"`{t.name}` of {t.dtype}", f"matrix instructions take {' and '.join(FLOATS)} as they lie", t.span
+    if t.paged is not None:
+        yield f"`{t.name}` in pages", "a tile of it is no box of one tensor", t.span
+    if t.index[-1] is not Var(feature):
+        yield f"`{t.name}` with `{feature}` not last", "rows of a box are contiguous features", t.span
+    if len(t.index) > DIMENSIONS:
+        note = f"a tensor map has five dimensions, of which the features take two: {DIMENSIONS} are the most"
+        yield f"`{t.name}` of {len(t.index)} dimensions", note, t.span

@@ -1,0 +1,237 @@
+"""The cuda backend from a spec to machine code: which kernels it takes, at which shape, and what it says of the others."""
+
+from functools import cache
+
+import native_kit as kit
+import pytest
+from feature_specs import CAUSAL, kernel
+
+from tilec.backends.base import Artifact, Variant, backend
+from tilec.backends.cuda import ALIGNED, BACKEND
+from tilec.dsl.faults import Faults, ScheduleFault, TargetFault
+from tilec.frontend import read_text
+from tilec.ir.nodes import For, walk
+from tilec.ir.parse import parse_program
+from tilec.ir.verify import verify
+from tilec.native import lower_native
+from tilec.tune.hopper import points, table
+
+SOFTCAP = "score s = 30 * tanh(s / 30)"
+BIAS = ("bias Bt[b, h, q, k] : f32", "score s = s + Bt[b, h, q, k]")
+WINDOW = "mask k <= q + N - M and k > q + N - M - 300"
+
+
+def spec(*lines, d=128, **parts):
+    return kernel(*lines, d=f"d : {d}", **{"scale": f"scale 1 / sqrt({d})", "schedule": "", **parts})
+
+
+def on_sm90(lines):
+    return f"schedule f on sm90 {{ {lines} }}"
+
+
+@cache
+def parts(text):
+    read = read_text(text)
+    return read.kernels[0], read.schedule("f", "sm90")
+
+
+@cache
+def compiled(text):
+    return BACKEND.compile(*_arguments(text), Variant((), ALIGNED))
+
+
+def _arguments(text):
+    attn, schedule = parts(text)
+    return attn, "sm90", schedule
+
+
+def tile(text):
+    """(query rows, keys) of the compiled kernel."""
+    return tuple(compiled(text).metadata["tile"][n] for n in ("TQ", "TK"))
+
+
+TAKEN = {
+    "64, no mask": (spec(d=64), (192, 128)),
+    "64, softcap": (spec(SOFTCAP, CAUSAL, d=64), (192, 128)),
+    "64, bias": (spec(*BIAS, CAUSAL, d=64), (128, 128)),
+    "128, causal, groups of 4": (spec(CAUSAL, h="h : 8", head="h // 4"), (128, 128)),
+    "128, causal, groups of 7": (spec(CAUSAL, h="h : 14", head="h // 7", dtype="f16"), (128, 128)),
+    "128, window, sink": (spec(WINDOW, "sink Z[h] : f32"), (128, 128)),
+    "128, prefix": (spec("mask k <= q or k < 40"), (128, 128)),
+    "128, chunks": (spec("mask q // 256 == k // 256 and k <= q"), (128, 128)),
+    "128, ALiBi": (spec("param slope[h] : f32", "score s = s - slope[h] * (q - k)", "mask k <= q"), (128, 128)),
+    "128, bias": (spec(*BIAS, CAUSAL), (128, 112)),
+    "192 and 128": (spec(CAUSAL, d=192, more="e : 128", value="V[b, k, h, e] : bf16", output="O[b, q, h, e]"), (128, 80)),
+    "two pairs": (spec("query Qr[b, q, h, r] : bf16", "key Kr[b, k, r] : bf16", CAUSAL, more="r : 64"), (128, 80)),
+    "256, causal": (spec(CAUSAL, d=256), (128, 80)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_a_kernel_compiles_at_its_measured_shape(name):
+    text, shape = TAKEN[name]
+    made = compiled(text)
+    assert made.backend == BACKEND.name == "cuda" and made.variant.features == ALIGNED
+    assert tile(text) == shape
+    assert made.metadata["registers"] == {128: 168, 192: 128}[shape[0]]  # at entry, before registers are traded
+    (cubin,) = made.binaries.values()
+    assert cubin.startswith(b"\x7fELF")
+    assert Artifact.from_files(made.to_files()) == made
+    verify(parse_program(made.sources["program.tile_ir"]), proofs=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("64, softcap", {"B": 1, "M": 201, "N": 300}),
+        ("128, window, sink", {"B": 1, "M": 300, "N": 420}),
+        ("128, bias", {"B": 1, "M": 150, "N": 130}),
+        ("192 and 128", {"B": 1, "M": 140, "N": 200}),
+    ],
+)
+def test_the_lowered_program_is_right(name, sizes):
+    text, _ = TAKEN[name]
+    assert not kit.complaints(lower_native(*_arguments(text)), text, sizes)
+
+
+def test_the_backend_is_found_by_name_and_says_its_compiler():
+    assert backend("cuda") is BACKEND
+    assert BACKEND.features == {"aligned"}
+    assert set(BACKEND.toolchain("sm90")) == {"nvrtc"}
+
+
+# ---------------------------------------------------------------------------------------------- schedules
+
+
+LINES = {
+    "tile q = 64, k = 64": (64, 64),
+    "tile k = 48": (128, 48),
+    "tune k in {32, 96}": (128, 96),
+    "warps specialized(consumer = 1)": (64, 128),
+    "warps ping_pong(consumer = 2)  tile k = 64": (128, 64),
+    "stages 1": (128, 128),
+    "overlap off": (128, 128),
+    "map linear": (128, 128),
+    "skip none  rescale delayed  order q": (128, 128),
+}
+
+
+def lowered(lines):
+    return lower_native(*_arguments(spec(CAUSAL, schedule=on_sm90(lines))))
+
+
+@pytest.mark.parametrize("lines", LINES)
+def test_a_line_is_honoured(lines):
+    program = lowered(lines)
+    sizes = dict(program.tile)
+    assert (sizes["TQ"], sizes["TK"]) == LINES[lines]
+    turns = {b.name for b in program.barriers} & {"turn"}
+    one_group = "consumer = 1" in lines or "q = 64" in lines
+    assert bool(turns) != one_group
+    (keys,) = (b for b in program.buffers if b.name == "sK")
+    assert keys.stages == (1 if "stages 1" in lines else 2)
+    assert any(s.down for r in program.roles for s in walk(r.body) if isinstance(s, For)) != ("overlap off" in lines)
+    assert ("descending" in program.grid.order or "longest" in program.grid.order) != ("linear" in lines)
+
+
+def test_turns_are_what_warps_lines_differ_in():
+    barriers = [{b.name for b in lowered(f"warps {n}(consumer = 2)").barriers} for n in ("ping_pong", "specialized")]
+    assert barriers[0] - barriers[1] == {"turn"} and not barriers[1] - barriers[0]
+
+
+REFUSED_LINES = [
+    ("tile q = 96", "E0812", "multiples of 64 up to 192", "`q = 64` is the nearest"),
+    ("tile k = 272", "E0812", "multiples of 16 up to 256", "`k = 256` is the nearest"),
+    ("tile k = 256  stages 1", "E0812", "registers of 240", "smaller tiles of keys"),
+    ("tile k = 64  stages 8", "E0803", "of 232,448 bytes", "fewer stages"),
+    ("stages 9", "E0808", None, "1 to 8"),
+    ("warps split_q(4)", "E0811", "producer warp", "specialized(consumer = 2)"),
+    ("warps ping_pong(consumer = 1)", "E0811", "nobody to take turns with", "specialized(consumer = 1)"),
+    ("warps specialized(consumer = 4)", "E0808", None, "1 to 3"),
+    ("warps specialized(consumer = 2)  tile q = 64", "E0812", "the tile has 64", "`q = 128`"),
+    ("warps specialized(consumer = 3)  tune q in {64, 128}", "E0812", "the tile has 64 or 128", "`q = 192`"),
+    ("cluster 2", "E0811", "copies for itself", "remove"),
+    ("split k = auto", "E0811", "all keys", "remove"),
+    ("rescale eager", "E0811", "divided by the sum once", "`rescale delayed`"),
+    ("rescale conditional 8", "E0811", "at every step", "`rescale delayed`"),
+    ("skip table", "E0811", "tables of tiles", "`skip proved`"),
+    ("order residue, q", "E0811", "no boxes", "`order q`"),
+    ("map xcd by h", "E0811", "one L2", "`map longest_first`"),
+]
+
+
+@pytest.mark.parametrize(("lines", "code", "note", "hint"), REFUSED_LINES, ids=[r[0] for r in REFUSED_LINES])
+def test_a_line_that_cannot_be_honoured_is_refused(lines, code, note, hint):
+    with pytest.raises((Faults, ScheduleFault)) as caught:
+        lowered(lines)
+    (fault,) = caught.value.faults if isinstance(caught.value, Faults) else [caught.value]
+    assert fault.code == code
+    assert (fault.note is None) if note is None else note in fault.note
+    assert hint in fault.hint
+
+
+def test_all_refused_lines_come_at_once_in_order():
+    with pytest.raises(Faults) as caught:
+        lowered("cluster 2  tile q = 96  skip table")
+    assert [f.code for f in caught.value.faults] == ["E0811", "E0812", "E0811"]
+    assert [f.span.start for f in caught.value.faults] == sorted(f.span.start for f in caught.value.faults)
+
+
+def test_shapes_are_tried_from_the_measured_ones_down():
+    attn, schedule = parts(spec(CAUSAL, d=64))
+    tried = list(points(attn, schedule))
+    assert tried[:3] == [p for width, p in table() if width == 64]
+    assert len(set(tried)) == len(tried)
+    assert {p.warpgroups for p in tried} == {1, 2, 3} and min(p.keys for p in tried) == 16
+    assert not any(p.turns for p in tried if p.warpgroups == 1)
+
+
+# ---------------------------------------------------------------------------------------------- what is refused
+
+LENGTHS = {"k": "k : N lengths n"}
+PAGES = ("", "paged pages[b, k // 16]", "paged pages[b, k // 16]")
+REFUSED = {
+    "packed rows": (spec(q="q : M packed cu"), "E0914", "where a sequence does"),
+    "padded keys": (spec(**LENGTHS), "E0914", "where a sequence does"),
+    "pages": (spec(tails=PAGES, **LENGTHS), "E0914", "no box of one tensor"),
+    "residue classes": (spec("mask (q - k) % 4 == 0 and k <= q"), "E0811", "positions have a stride"),
+    "f32": (spec(dtype="f32"), "E0914", "bf16 and f16"),
+    "e4m3": (spec(dtype="e4m3", out="bf16"), "E0914", "bf16 and f16"),
+    "f32 output": (spec(out="f32"), "E0914", "16-bit floats"),
+    "96 features": (spec(d=96), "E0914", "panels of 64"),
+    "320 features": (spec(d=320), "E0914", "up to 256"),
+    "features first": (spec(key="K[b, h, d, k]"), "E0914", "contiguous features"),
+    "six dimensions": (
+        spec(h="g : 2, h : 2", query="Q[b, q, g, h, d]", output="O[b, q, g, h, d]", lse=""), "E0914", "five dimensions"
+    ),
+    "value is a key": (spec(value="K"), "E0914", "one user"),
+    "dropout": (spec("dropout 0.1"), "E0914", "random numbers"),
+    "a bias of keys": (spec("bias Bt[b, k] : f32", "score s = s + Bt[b, k]"), "E0914", "Bt_tile"),
+    "no live key": (spec("mask k > q + N + M"), "E0811", None),
+}  # fmt: skip
+
+
+def faults_of(action):
+    with pytest.raises((Faults, TargetFault, ScheduleFault)) as caught:
+        action()
+    return caught.value.faults if isinstance(caught.value, Faults) else [caught.value]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_kernel_without_native_code_is_refused_with_the_reason(name):
+    text, code, note = REFUSED[name]
+    found = faults_of(lambda: compiled(text))
+    assert {f.code for f in found} == {code}
+    assert any(f.note is None if note is None else note in (f.note or "") for f in found)
+
+
+def test_tensors_that_are_not_aligned_are_refused():
+    (fault,) = faults_of(lambda: BACKEND.compile(*_arguments(spec()), Variant()))
+    assert fault.code == "E0914" and "16 bytes" in fault.note
+
+
+@pytest.mark.parametrize("target", ["sm80", "sm100", "gfx942"])
+def test_other_machines_are_refused(target):
+    attn, _, schedule = _arguments(spec())
+    (fault,) = faults_of(lambda: BACKEND.compile(attn, target, schedule, Variant((), ALIGNED)))
+    assert fault.code == "E0914" and target in fault.message

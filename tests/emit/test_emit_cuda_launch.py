@@ -1,0 +1,157 @@
+"""The cuda launcher against a driver that only records: arguments in the kernel's order, extents, tensor maps, the counter."""
+
+import ctypes
+from types import SimpleNamespace
+
+import pytest
+import torch
+from feature_specs import CAUSAL, kernel
+
+from tilec.backends.base import Variant, launch_half
+from tilec.backends.cuda import ALIGNED, BACKEND
+from tilec.backends.cuda import launch as launch_module
+from tilec.backends.runtime.checks import bind
+from tilec.frontend import read_text
+from tilec.schedule import EMPTY
+from tilec.signature_of import signature_of
+
+UNITS = 5
+STREAM = 77
+SPEC = kernel(
+    "param slope[h] : f32", "score s = s - slope[h] * (q - k)", CAUSAL,
+    d="d : 64", h="h : H", head="h // 2", scale="scale 1 / 8", schedule="",
+)  # fmt: skip
+NUMBERS = {"stride": ctypes.c_longlong, "extent": ctypes.c_int, "pointer": ctypes.c_void_p}
+
+
+class Map(tuple):
+    """What cuTensorMapEncodeTiled was asked for."""
+
+    def getPtr(self):
+        return 2**40 + id(self)
+
+
+class Driver:
+    """Succeeds at everything.  `launches`: (grid, threads, shared bytes, stream, arguments); `memsets`: (address, value)."""
+
+    CUresult = SimpleNamespace(CUDA_SUCCESS=0)
+
+    def __init__(self, kinds):
+        self.kinds, self.launches, self.memsets, self.maps = kinds, [], [], []
+
+    def __getattr__(self, name):
+        if name.startswith("cu"):
+            return lambda *_: (0, name)
+        return SimpleNamespace(**dict.fromkeys(NAMES, name))
+
+    def cuuint64_t(self, n):
+        return n
+
+    cuuint32_t = cuuint64_t
+
+    def cuTensorMapEncodeTiled(self, *given):
+        self.maps.append(Map(given))
+        return 0, self.maps[-1]
+
+    def cuMemsetD32Async(self, address, value, count, stream):
+        self.memsets.append((address, value, count, stream))
+        return (0,)
+
+    def cuLaunchKernel(self, function, x, y, z, tx, ty, tz, shared, stream, arguments, extra):
+        addresses = (ctypes.c_void_p * len(self.kinds)).from_address(arguments)
+        values = [
+            next(m for m in self.maps if m.getPtr() == a) if kind == "map" else NUMBERS[kind].from_address(a).value
+            for kind, a in zip(self.kinds, addresses, strict=True)
+        ]
+        self.launches.append(((x, y, z), (tx, ty, tz), shared, stream, values))
+        return (0,)
+
+
+NAMES = (
+    "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES",
+    "CU_TENSOR_MAP_INTERLEAVE_NONE",
+    "CU_TENSOR_MAP_SWIZZLE_128B",
+    "CU_TENSOR_MAP_L2_PROMOTION_L2_256B",
+    "CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE",
+)
+
+
+@pytest.fixture(scope="module")
+def artifact():
+    return BACKEND.compile(read_text(SPEC).kernels[0], "sm90", EMPTY, Variant((), ALIGNED))
+
+
+@pytest.fixture
+def machine(artifact, monkeypatch):
+    """(driver, launcher of it on the cpu device, signature)."""
+    read = read_text(SPEC)
+    signature = signature_of(read.kernels[0], read.source)
+    driver = Driver([kind for _, kind, _, _ in artifact.metadata["arguments"]])
+    monkeypatch.setattr(launch_module, "driver", driver)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: None)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=UNITS))
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: STREAM, raising=False)
+    return driver, launch_half("cuda")(artifact, signature, torch.device("cpu")), signature
+
+
+B, H, M, N = 2, 4, 300, 420
+
+
+def call(launcher, signature):
+    """One call, with queries that are a view; what it was given, by name."""
+    half = torch.bfloat16
+    q = torch.empty(B, M, 2 * H, 64, dtype=half)[:, :, :H]
+    k, v = (torch.empty(B, N, H // 2, 64, dtype=half) for _ in "kv")
+    tensors = [q, k, v, torch.empty(H)]
+    bound = bind(signature, tensors, "sm90")
+    outputs = [torch.empty(o.shape, dtype=o.dtype) for o in bound.outputs]
+    launcher(bound, tensors, outputs)
+    launcher(bound, tensors, outputs)
+    return dict(zip(("Q", "K", "V", "slope", "O", "L"), (*tensors, *outputs), strict=True))
+
+
+def test_arguments_are_in_the_kernels_order(artifact, machine):
+    driver, launcher, signature = machine
+    given = call(launcher, signature)
+    extents = {"B": B, "H": H, "M": M, "N": N, "SMS": UNITS}
+    (first, again) = driver.launches
+    assert first == again
+    values = first[-1]
+    counter = driver.memsets[0][0]
+    for (name, kind, of, dimension), value in zip(artifact.metadata["arguments"], values, strict=True):
+        match kind:
+            case "map":
+                assert value[2] == given[of].data_ptr()
+            case "pointer":
+                assert value == (counter if artifact.metadata["tensors"][of][0] == "counter" else given[of].data_ptr())
+            case "stride":
+                assert value == given[of].stride(dimension), name
+            case "extent":
+                assert value == extents[of], name
+    kinds = {of: kind for _, kind, of, _ in artifact.metadata["arguments"] if kind in ("map", "pointer")}
+    assert kinds.keys() == {*given, "counter"}
+    assert {n for n, kind in kinds.items() if kind == "map"} == {"Q", "K", "V"}
+
+
+def test_a_launch_has_a_block_for_each_multiprocessor_and_a_counter_that_starts_behind_them(artifact, machine):
+    driver, launcher, signature = machine
+    call(launcher, signature)
+    grid, threads, shared, stream, _ = driver.launches[0]
+    assert grid == (UNITS, 1, 1)  # fewer than the 2 * 2 * 4 tiles
+    assert threads == (artifact.metadata["threads"], 1, 1) and shared == artifact.metadata["shared"]
+    assert stream == STREAM
+    assert driver.memsets == [(driver.memsets[0][0], UNITS, 1, STREAM)] * 2
+
+
+def test_maps_are_made_once_and_span_the_whole_tensor(artifact, machine):
+    driver, launcher, signature = machine
+    given = call(launcher, signature)
+    assert len(driver.maps) == 3
+    found = {next(n for n, t in given.items() if t.data_ptr() == m[2]): m for m in driver.maps}
+    dims, steps, box = found["Q"][3:6]
+    assert dims == [64, M, 1, H, B]
+    assert steps == [2 * H * 64 * 2, 128, 64 * 2, M * 2 * H * 64 * 2]
+    assert box == [64, 64, 1, 1, 1]
+    dims, _, box = found["K"][3:6]
+    assert dims == [64, N, 1, H // 2, B] and box == [64, artifact.metadata["tile"]["TK"], 1, 1, 1]
