@@ -68,7 +68,7 @@ TAKEN = {
 
 
 @pytest.mark.parametrize("name", TAKEN)
-def test_a_kernel_compiles_at_its_measured_shape(name):
+def test_a_kernel_compiles_at_this_shape(name):
     text, shape = TAKEN[name]
     made = compiled(text)
     assert made.backend == BACKEND.name == "cuda" and made.variant.features == ALIGNED
