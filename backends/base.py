@@ -17,7 +17,6 @@ compile for; the runtime computes them once per call shape and keeps those that 
 
     aligned   base address and every stride but the last of each query, key, value and output: multiples of 16 bytes, and
               strides not 0
-    narrow    every element offset of every tensor fits in a signed 32-bit integer
     unit      the last dimension of every param, bias and sink is contiguous
     round     the rows and keys that memory holds are multiples of 16
 
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
     from tilec.ir.attention import Attention
     from tilec.schedule import Schedule
 
-Feature = Literal["aligned", "narrow", "unit", "round"]
+Feature = Literal["aligned", "unit", "round"]
 
 
 @dataclass(frozen=True)

@@ -305,9 +305,6 @@ def _features(rows: Tensors, tensors: Tensors, outputs: tuple[Output, ...], allo
     o = outputs[0]
     if all(map(_aligned, rows)) and (not allocate or o.shape[-1] * o.dtype.itemsize % 16 == 0):
         found.add("aligned")
-    offsets = [sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True) if n) for t in tensors]
-    if max(*offsets, *(prod(o.shape) for o in outputs)) < 2**31:
-        found.add("narrow")
     if all(not t.ndim or t.shape[-1] <= 1 or t.stride(-1) == 1 for t in tensors):
         found.add("unit")
     return frozenset(found)

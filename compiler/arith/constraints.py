@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tilec.arith.affine import minus, plus, times
-from tilec.ir.build import all_of, call, compare, mod
+from tilec.ir.build import call, compare, mod
 from tilec.ir.expr import FALSE, ZERO, Bool, Expr, Fetch, Int, Var, walk
 
 INFINITE = 1 << 62
@@ -123,11 +123,6 @@ class Opaque:
 Atom = Order | Congruence | Uniform | Opaque
 Conjunction = tuple[Atom, ...]
 Union = tuple[Conjunction, ...]
-
-
-def conjunction_condition(atoms: Conjunction) -> Expr:
-    """The conjunction as an expression."""
-    return all_of(*(a.condition for a in atoms))
 
 
 def both(a: Union, b: Union) -> Union:

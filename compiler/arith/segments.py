@@ -15,8 +15,7 @@ from tilec.arith.bounds import Bounds
 from tilec.arith.facts import Facts, greatest, least
 from tilec.arith.pieces import Piece, Range, hull
 from tilec.ir.build import compare, where
-from tilec.ir.expr import ONE, Expr, Var, children, substitute
-from tilec.ir.nodes import Let
+from tilec.ir.expr import ONE, Expr, children
 
 TEXT = 250
 
@@ -140,27 +139,3 @@ def _flagged(s: TileSegment, facts: Facts) -> TileSegment | None:
     if left and full and right:
         return None
     return replace(s, left_empty=left, full_empty=full, right_empty=right)
-
-
-def named(segments: tuple[TileSegment, ...], prefix: str) -> tuple[tuple[Let, ...], tuple[TileSegment, ...]]:
-    """The same segments over variables, with the lines that define them: `{prefix}0_lo`, `{prefix}0_hi`, …
-
-    What one end is computed from another one is then written in its name."""
-    lets: list[Let] = []
-    env: dict[Expr, Expr] = {}
-
-    def define(name: str, e: Expr) -> Expr:
-        if not children(e):
-            return e
-        if e not in env:
-            lets.append(Let(name, substitute(e, env)))
-            env[e] = Var(name)
-        return env[e]
-
-    out = []
-    for i, s in enumerate(segments):
-        lo, hi = define(f"{prefix}{i}_lo", s.lo), define(f"{prefix}{i}_hi", s.hi)
-        full_lo = define(f"{prefix}{i}_full_lo", s.full_lo)
-        full_hi = define(f"{prefix}{i}_full_hi", s.full_hi)
-        out.append(replace(s, lo=lo, full_lo=full_lo, full_hi=full_hi, hi=hi))
-    return tuple(lets), tuple(out)

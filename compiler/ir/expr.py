@@ -159,7 +159,6 @@ OPS: dict[str, OpSpec] = {
 }
 
 COMPARISONS = ("==", "!=", "<=", "<", ">=", ">")
-INFINITY = Float(float("inf"))
 NEG_INFINITY = Float(float("-inf"))
 TRUE, FALSE = Bool(True), Bool(False)
 ZERO, ONE = Int(0), Int(1)

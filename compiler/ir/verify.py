@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from tilec.ir.axes import AxisError, buffer_lanes, scope_of
 from tilec.ir.body import Body, Report
-from tilec.ir.expr import Fetch, Read, free_vars, walk
+from tilec.ir.expr import Expr, Fetch, Read, free_vars, walk
 from tilec.ir.nodes import Arrive, Await, Buffer, Copy, Mma, Program, Role, Sync, Wait
 from tilec.ir.nodes import walk as walk_statements
 from tilec.ir.text import is_word
@@ -96,11 +96,11 @@ def _names(given: Iterable[tuple[str, str]], report: Report, taken: Iterable[str
         seen.add(name)
 
 
-def _closed(what: str, exprs: Iterable[object], known: set[str], report: Report) -> None:
+def _closed(what: str, exprs: Iterable[Expr], known: set[str], report: Report) -> None:
     """Expressions that may use extents and tile constants alone."""
     for e in exprs:
-        unknown = sorted(free_vars(e) - known)  # type: ignore[arg-type]
-        if unknown or any(isinstance(x, Fetch | Read) for x in walk(e)):  # type: ignore[arg-type]
+        unknown = sorted(free_vars(e) - known)
+        if unknown or any(isinstance(x, Fetch | Read) for x in walk(e)):
             report(f"{what} is {e}, which uses more than extents and tile constants")
 
 

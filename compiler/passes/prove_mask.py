@@ -223,9 +223,8 @@ def _full_body(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 
     def rule(s: Stmt) -> tuple[Stmt, ...] | None:
         new = map_exprs(s, lambda e: transform(e, true))
-        where = getattr(new, "where", None)
-        if where is TRUE:
-            new = replace(new, where=None)  # type: ignore[type-var]
+        if isinstance(new, Load) and new.where is TRUE:
+            new = replace(new, where=None)
         match new:
             case Compute(dst, Read(name, None)) if name == dst.buffer:
                 return ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilec.ir.expr import TRUE, Expr, Read, Var, walk
-from tilec.ir.nodes import Compute, Let, Load, Mma, Program, Role, Seek, Slot, Stmt, map_exprs, rewrite
+from tilec.ir.nodes import Compute, Copy, Let, Load, Mma, Program, Role, Seek, Slot, Stmt, Store, map_exprs, rewrite
 from tilec.ir.nodes import walk as statements
 
 
@@ -29,8 +29,8 @@ def _tidy(role: Role) -> Role:
                 return ()
             if isinstance(s, Load | Compute) and s.dst.buffer in dead and not getattr(s, "during", ()):
                 return ()
-            if getattr(s, "where", None) is TRUE:
-                return (replace(s, where=None),)  # type: ignore[type-var]
+            if isinstance(s, Load | Store | Copy) and s.where is TRUE:
+                return (replace(s, where=None),)
             return None
 
         new = rewrite(body, rule)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tilec.arith.bounds import Bounds, k_bounds, q_bounds
 from tilec.arith.evaluate import evaluate
 from tilec.arith.formula import normalise
-from tilec.arith.segments import TileSegment, named, tile_segments
+from tilec.arith.segments import TileSegment, tile_segments
 from tilec.ir.expr import Expr, Int, Var
 
 FIRST, LAST = Var("first"), Var("last")
@@ -186,30 +186,6 @@ def test_loops_that_never_run_are_not_emitted(mask: str, assumes: tuple[str, ...
     segments = tile_segments(bounds_of(read(mask), "k", tuple(map(read, assumes))), Int(64))
     empty = [(("left", s.left_empty), ("full", s.full_empty), ("right", s.right_empty)) for s in segments]
     assert [" ".join(n for n, e in parts if not e) for parts in empty] == loops
-
-
-def test_segments_over_named_values():
-    lets, (segment,) = named(tile_segments(bounds_of(read("k <= q and q - k < 128"), "k"), Int(64)), "k")
-    assert [f"{x.name} = {x.value}" for x in lets] == [
-        "k0_lo = max(0, first - 127) // 64",
-        "k0_hi = where(max(0, first - 127) < min(N, last + 1), (min(N, last + 1) + 63) // 64, k0_lo)",
-        "k0_full_lo = min(k0_hi, (max(0, last - 127) + 63) // 64)",
-        "k0_full_hi = min(k0_hi, max((max(0, last - 127) + 63) // 64, min(N, first + 1) // 64))",
-    ]
-    assert [str(x) for x in (segment.lo, segment.full_lo, segment.full_hi, segment.hi)] == [
-        "k0_lo",
-        "k0_full_lo",
-        "k0_full_hi",
-        "k0_hi",
-    ]
-    plain = tile_segments(bounds_of(read("k <= q and q - k < 128"), "k"), Int(64))[0]
-    for first, last, n in ((0, 63, 40), (200, 263, 1000), (512, 575, 300)):
-        env: dict[str, Any] = {"first": first, "last": last, "N": n}
-        named_env = dict(env)
-        for x in lets:
-            named_env[x.name] = evaluate(x.value, named_env)
-        for field in ("lo", "full_lo", "full_hi", "hi"):
-            assert evaluate(getattr(segment, field), named_env) == evaluate(getattr(plain, field), env)
 
 
 def test_text_stays_short_for_any_union():

@@ -8,9 +8,9 @@ import pytest
 from arith_masks import FACTS, formulas, problems, read, table
 from hypothesis import HealthCheck, given, settings
 
-from tilec.arith.constraints import Congruence, Opaque, Order, Uniform, conjunction_condition
+from tilec.arith.constraints import Congruence, Opaque, Order, Uniform
 from tilec.arith.formula import LIMIT, normalise
-from tilec.ir.build import any_of
+from tilec.ir.build import all_of, any_of
 from tilec.ir.expr import walk
 
 
@@ -20,10 +20,11 @@ def test_the_union_is_the_mask(text: str, env: dict[str, Any]):
     mask = read(text)
     normal = normalise(mask, params=FACTS)
     live = table(mask, env)
-    assert table(any_of(*map(conjunction_condition, normal.union)), env) == live
+    assert table(any_of(*(all_of(*(a.condition for a in c)) for c in normal.union)), env) == live
     if normal.negation is not None:
         everything = (1 << env["N"]) - 1
-        assert table(any_of(*map(conjunction_condition, normal.negation)), env) == [everything & ~row for row in live]
+        dead = any_of(*(all_of(*(a.condition for a in c)) for c in normal.negation))
+        assert table(dead, env) == [everything & ~row for row in live]
 
 
 @pytest.mark.parametrize(

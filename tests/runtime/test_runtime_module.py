@@ -104,7 +104,7 @@ def for_sm90(tmp_path):
             {},
             {"causal.cubin": bytes([len(f)])},
         )
-        for f in (frozenset(), frozenset({"aligned", "narrow"}))
+        for f in (frozenset(), frozenset({"aligned", "unit"}))
     ]
     return write_module(spec.kernels[0], spec, artifacts, tmp_path)
 
@@ -126,7 +126,7 @@ def gpu(monkeypatch):
 
 def test_files_lie_beside_the_module(for_sm90):
     found = {str(p.relative_to(for_sm90.parent)) for p in for_sm90.parent.rglob("*") if p.is_file()}
-    folders = ("causal_sm90.kernels/general", "causal_sm90.kernels/aligned_narrow")
+    folders = ("causal_sm90.kernels/general", "causal_sm90.kernels/aligned_unit")
     files = {f"{d}/{f}" for d in folders for f in ("artifact.json", "causal.cu", "causal.cubin")}
     assert found == {"causal_sm90.py"} | files
 
@@ -160,8 +160,8 @@ def provider(path):
 
 def test_the_best_artifact_is_taken(for_sm90, gpu):
     module = provider(for_sm90)
-    assert module.features("sm90") == {"aligned", "narrow"}
-    for features, size in (({"aligned", "narrow"}, 2), ({"aligned"}, 0), (set(), 0)):
+    assert module.features("sm90") == {"aligned", "unit"}
+    for features, size in (({"aligned", "unit"}, 2), ({"aligned"}, 0), (set(), 0)):
         found = module.artifact("sm90", Variant((), frozenset(features)))
         assert found.binaries["causal.cubin"] == bytes([size])
 
@@ -176,7 +176,7 @@ def test_damaged_files_are_named(for_sm90, damage):
         case "changed":
             cubin.write_bytes(b"\7")
         case "mixed":
-            cubin.write_bytes((folder / "aligned_narrow" / "causal.cubin").read_bytes())
+            cubin.write_bytes((folder / "aligned_unit" / "causal.cubin").read_bytes())
     with pytest.raises(TargetFault) as caught:
         provider(for_sm90).artifact("sm90", Variant())
     assert caught.value.code == "E0915" and "rebuild with `tilec compile causal.tile --target sm90`" in str(
@@ -194,7 +194,7 @@ def test_a_launcher_gets_the_artifact(for_sm90, monkeypatch):
     monkeypatch.setattr(devices, "target_of", lambda d: "sm90")
     kernel(*kit.dense())
     ((name, artifact),) = seen
-    assert name == "stub" and artifact.variant.features == {"aligned", "narrow"}
+    assert name == "stub" and artifact.variant.features == {"aligned", "unit"}
 
 
 def test_reading_a_module_opens_no_artifact(for_sm90):
