@@ -43,14 +43,14 @@ def sizes_for(attn: Attention, length: int) -> dict[str, int]:
 def run_example(spec: Spec, attn: Attention, name: str, device: Any) -> Line:
     """Compiles, checks and, on a GPU, times one kernel."""
     from tilec.jit import load
+    from tilec.oracle.units import units_of
     from tilec.targets import target
 
     on_gpu = name != "cpu"
     kernel = load(Path(spec.source.path), kernel=attn.name, target=name)
     sizes = sizes_for(attn, CHECKED["gpu" if on_gpu else "cpu"])
     bound = bind(attn, {n: sizes[n] for n in kernel.signature.constants})
-    fnuz, short_sums = target(name).fp8 == "fnuz", "short_fp8_sums" in target(name).features
-    reports = run_forward(Trial(kernel, bound, device, sizes, "normal", fnuz=fnuz, short_sums=short_sums))
+    reports = run_forward(Trial(kernel, bound, device, sizes, "normal", units=units_of(target(name))))
     share = max(r.error_max / r.allowed_max for r in reports)
     line = Line(attn.name, name, sizes, all(r.ok for r in reports), share)
     return timed(line, kernel, bound, device) if on_gpu else line

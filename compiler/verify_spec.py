@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from tilec.dsl.faults import TargetFault
 from tilec.frontend import Spec, bind
 from tilec.ir.attention import Attention
+from tilec.oracle.units import NEAREST, Units, units_of
 from tilec.shapes import small_shapes
 
 if TYPE_CHECKING:
@@ -73,19 +74,18 @@ class Trial:
     sizes: Mapping[str, int]
     style: Any
     seed: int = 0
-    fnuz: bool = False
-    short_sums: bool = False
+    units: Units = NEAREST
 
     def inputs(self) -> dict[str, Any]:
         """NumPy arrays by name."""
         from tilec.oracle.inputs import make_inputs
 
-        return make_inputs(self.attn, self.sizes, self.seed, self.style, fnuz=self.fnuz)
+        return make_inputs(self.attn, self.sizes, self.seed, self.style, fnuz=self.units.fnuz)
 
     @property
     def how(self) -> dict[str, Any]:
         """What the oracle must know beside the inputs."""
-        return {"sizes": self.sizes, "seed": self.seed, "offset": OFFSET, "fnuz": self.fnuz}
+        return {"sizes": self.sizes, "seed": self.seed, "offset": OFFSET, "units": self.units}
 
     @property
     def dropping(self) -> dict[str, int]:
@@ -107,13 +107,13 @@ def run_forward(trial: Trial) -> tuple[Report, ...]:
     inputs = trial.inputs()
     call = bind_call(attn, inputs, trial.sizes)
     names = [o.name for o in kernel.signature.outputs]
-    dtypes = {n: numpy_dtype(attn.tensor(n).dtype, fnuz=trial.fnuz) for n in names}
+    dtypes = {n: numpy_dtype(attn.tensor(n).dtype, fnuz=trial.units.fnuz) for n in names}
     outputs = to_torch({n: np.full(call.shape(n), np.nan, np.float32).astype(dtypes[n]) for n in names}, device)
     tensors = to_torch(inputs, device)
     out = tuple(outputs[n] for n in names)
     with torch.no_grad():
         kernel(*(tensors[n] for n in kernel.signature.names), out=out if len(out) > 1 else out[0], **trial.dropping)
-    return tuple(verify(attn, inputs, from_torch(outputs), **trial.how, short_sums=trial.short_sums).values())
+    return tuple(verify(attn, inputs, from_torch(outputs), **trial.how).values())
 
 
 def run_backward(trial: Trial) -> tuple[Report, ...]:
@@ -177,12 +177,11 @@ def verify_kernel(
     options: dict[str, Any] = {"kernel": attn.name, "target": target_name, "backend": backend, **fixed}
     kernel = load(Path(spec.source.path), **options)
     machine = target(target_name)
-    fnuz, short_sums = machine.fp8 == "fnuz", "short_fp8_sums" in machine.features
     for sizes in small_shapes(bind(attn, fixed), shape):
         bound = bind(attn, {n: v for n, v in {**sizes, **fixed}.items() if n in kernel.signature.constants})
         for style in get_args(Style):
             progress(f"{attn.name} on {target_name}: {', '.join(f'{n}={v}' for n, v in sizes.items())}, {style} inputs")
-            trial = Trial(kernel, bound, device, sizes, style, seed, fnuz, short_sums)
+            trial = Trial(kernel, bound, device, sizes, style, seed, units_of(machine))
             reports, note = run_forward(trial), ""
             try:
                 reports += run_backward(trial)

@@ -11,6 +11,7 @@ from tilec.backends.runtime.device import target_of
 from tilec.frontend import read_spec
 from tilec.oracle.numerics import verify, verify_gradients
 from tilec.oracle.tensors import from_torch
+from tilec.oracle.units import units_of
 from tilec.targets import target
 
 ON_GPU = torch.cuda.is_available()
@@ -44,8 +45,8 @@ def check(
     attn = read_spec(spec).kernels[0]
     arrays = from_torch(inputs)
     machine = target(target_of(DEVICE))
-    fp8 = {"fnuz": machine.fp8 == "fnuz", "short_sums": "short_fp8_sums" in machine.features}
-    reports = list(verify(attn, arrays, from_torch(outputs), **fp8).values())
+    units = units_of(machine)
+    reports = list(verify(attn, arrays, from_torch(outputs), units=units).values())
     if gradients is not None:
         d = list(from_torch({str(i): t for i, t in enumerate(slopes)}).values())
         reports += verify_gradients(attn, arrays, d[0], from_torch(gradients), *d[1:]).values()

@@ -23,6 +23,7 @@ from tilec.ir.attention import Attention
 from tilec.oracle.inputs import make_inputs
 from tilec.oracle.numerics import verify
 from tilec.oracle.tensors import from_torch, to_torch
+from tilec.oracle.units import units_of
 from tilec.targets import target
 
 GUARD = 64  # elements before and after each tensor: keeps its alignment
@@ -105,7 +106,7 @@ class Runner:
     def __init__(self, backend: str, cache: Any) -> None:
         self.backend, self.cache = backend, cache
         self.device = "cuda" if backend == "cuda" else "cpu"
-        self.short_sums = "short_fp8_sums" in target(target_of(torch.device(self.device))).features
+        self.units = units_of(target(target_of(torch.device(self.device))))
         self.kernels: dict[Any, tilec.Kernel] = {}
 
     def load(self, text: str, **constants: int) -> tilec.Kernel:
@@ -154,7 +155,7 @@ class Runner:
         drawn = make_inputs(attn, {**sizes, **fixed}, seed, style, lengths=lengths, tile=16, tail=tail, given=given)
         drawn |= dict(inputs or {})
         outputs = self.call(text, drawn, **fixed)
-        reports = verify(attn, drawn, outputs, sizes={**sizes, **fixed}, short_sums=self.short_sums).values()
+        reports = verify(attn, drawn, outputs, sizes={**sizes, **fixed}, units=self.units).values()
         assert all(r.ok for r in reports), "; ".join(map(str, reports))
         return Result(attn, drawn, outputs)
 

@@ -18,7 +18,7 @@ from tilec.ir.attention import FLOAT_DTYPES, Attention, Tensor
 from tilec.ir.expr import Expr, Fetch, Int, Op, Var, free_vars
 from tilec.ir.storage import batch_of, length_of, memory_dims, read_at
 from tilec.ir.storage import dimension as dimension_of
-from tilec.oracle.scalar import Real, evaluate
+from tilec.oracle.scalar import Function, Real, evaluate
 
 Array = NDArray[Any]
 
@@ -73,7 +73,7 @@ class Problem:
         rows, cols = np.arange(self.rows)[:, None], np.arange(self.cols)[None, :]
         return {**self.call.sizes, **lengths, **self.at, attn.q: rows, attn.k: cols, **more}
 
-    def evaluate(self, e: Expr, real: Real, live: Array | None = None, **more: Any) -> Array:
+    def evaluate(self, e: Expr, real: Real, live: Array | None = None, tanh: Function = np.tanh, **more: Any) -> Array:
         """An expression over this problem's lanes.  A fetch outside its tensor reads 0, and NaN if it is a float, in a
         lane that is not live; in a live lane, or where `live` is not given, it raises IndexError."""
 
@@ -84,7 +84,7 @@ class Problem:
                 raise IndexError(f"{Fetch(name, tensor.index)} is read outside its extent at {dict(self.at)}")
             return np.where(inside, *self._elements(tensor, where, real))
 
-        return evaluate(e, self.env(**more), lookup, real)
+        return evaluate(e, self.env(**more), lookup, real, tanh)
 
     def matrix(self, name: str, row: str, col: str, real: Real) -> Array:
         """The logical rows of a query, key, value or output-shaped tensor, [extent of `row`, extent of `col`], descaled."""

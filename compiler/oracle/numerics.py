@@ -1,7 +1,8 @@
 """How far from exact a target may be: the same attention computed densely in the target's dtypes, and the rule that compares.
 
 The rounded computation keeps scores, softmax and accumulators in float32, rounds exp(s - max) (in 0..1, unscaled) to the
-value's dtype before the second product, normalises after it, and rounds each output once to its own dtype.
+value's dtype before the second product, normalises after it, and rounds each output once to its own dtype.  What else a
+target's units do is in `units`.
 
 The rule: an array passes if its error, by maximum and by root mean square, is at most twice the error of the rounded
 computation plus a small floor.  The floor is
@@ -20,50 +21,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilec.ir.attention import Attention, Dtype
+from tilec.ir.attention import Attention
 from tilec.oracle import exact
-from tilec.oracle.dtypes import NUMPY, UNIT_ROUNDOFF, numpy_dtype
-from tilec.oracle.weights import Arithmetic, matmul
+from tilec.oracle.dtypes import NUMPY, UNIT_ROUNDOFF
+from tilec.oracle.units import NEAREST, Units
 
 Array = NDArray[Any]
 FACTOR = 2.0
 FLOOR = {**UNIT_ROUNDOFF, "f32": 8 * UNIT_ROUNDOFF["f32"]}
 CANCELLATION = 2.0**-20
-SHORT_BITS = 13
-
-
-def _rounded(x: Array, dtype: str, *, fnuz: bool) -> Array:
-    storage: Dtype = dtype  # type: ignore[assignment]
-    with np.errstate(over="ignore", invalid="ignore"):
-        return x.astype(numpy_dtype(storage, fnuz=fnuz)).astype(np.float32)
-
-
-def short_product(a: Array, b: Array, dtype: str) -> Array:
-    """a @ b as tensor cores of sm89 and sm90 add products of 8-bit operands: 32 at a time, all addends aligned to the
-    largest and cut off 13 bits below it (DeepSeek-V3 technical report, section 3.3.2: "around 14 bits").  Operands of
-    other dtypes are multiplied as they are."""
-    if dtype not in ("e4m3", "e5m2"):
-        return matmul(a, b, dtype)
-    out = np.zeros((a.shape[0], b.shape[1]), np.float32)
-    for rows in range(0, a.shape[0], 64):
-        at = slice(rows, rows + 64)
-        for first in range(0, a.shape[1], 32):
-            terms = a[at, first : first + 32, None] * b[None, first : first + 32]
-            addends = np.concatenate([terms, out[at, None]], axis=1)
-            unit = np.ldexp(1.0, np.frexp(np.abs(addends).max(axis=1, keepdims=True))[1] - 1 - SHORT_BITS)
-            out[at] = (np.trunc(addends / unit) * unit).sum(axis=1)
-    return out
-
-
-def target_arithmetic(*, fnuz: bool = False, short_sums: bool = False) -> Arithmetic:
-    """float32 with roundings to storage dtypes; `fnuz`: gfx942's fp8 encodings; `short_sums`: see `short_product`."""
-    return Arithmetic(np.float32, partial(_rounded, fnuz=fnuz), short_product if short_sums else matmul)
 
 
 def evaluate_rounded(
@@ -73,12 +44,10 @@ def evaluate_rounded(
     sizes: Mapping[str, int] | None = None,
     seed: int = 0,
     offset: int = 0,
-    fnuz: bool = False,
-    short_sums: bool = False,
+    units: Units = NEAREST,
 ) -> dict[str, Array]:
     """Outputs by name as float32 arrays that hold values of their dtypes; arguments and errors as `exact.evaluate`."""
-    arithmetic = target_arithmetic(fnuz=fnuz, short_sums=short_sums)
-    return exact.evaluate(attn, inputs, sizes=sizes, seed=seed, offset=offset, arithmetic=arithmetic)
+    return exact.evaluate(attn, inputs, sizes=sizes, seed=seed, offset=offset, arithmetic=units.arithmetic)
 
 
 def gradients_rounded(
@@ -91,13 +60,12 @@ def gradients_rounded(
     sizes: Mapping[str, int] | None = None,
     seed: int = 0,
     offset: int = 0,
-    fnuz: bool = False,
+    units: Units = NEAREST,
 ) -> dict[str, Array]:
     """Gradients by name in the target's rounding: weights recomputed from an f32 LSE, delta from the rounded output, P
     rounded to the output's dtype and dS to the key's before their products; arguments and errors as `exact.gradients`."""
-    arithmetic = target_arithmetic(fnuz=fnuz)
     return exact.gradients(
-        attn, inputs, d_output, d_lse, names=names, sizes=sizes, seed=seed, offset=offset, arithmetic=arithmetic
+        attn, inputs, d_output, d_lse, names=names, sizes=sizes, seed=seed, offset=offset, arithmetic=units.arithmetic
     )
 
 
@@ -195,13 +163,12 @@ def verify(
     sizes: Mapping[str, int] | None = None,
     seed: int = 0,
     offset: int = 0,
-    fnuz: bool = False,
-    short_sums: bool = False,
+    units: Units = NEAREST,
 ) -> dict[str, Report]:
     """Reports on the outputs in `got`, each against the exact and the rounded computation of the same call."""
     true = exact.evaluate(attn, inputs, sizes=sizes, seed=seed, offset=offset)
     draw = {"seed": seed, "offset": offset}
-    near = evaluate_rounded(attn, inputs, sizes=sizes, fnuz=fnuz, short_sums=short_sums, **draw)
+    near = evaluate_rounded(attn, inputs, sizes=sizes, units=units, **draw)
     dead = exact.dead_rows(attn, inputs, sizes=sizes)
     reports = {}
     for name, array in got.items():
@@ -220,13 +187,13 @@ def verify_gradients(
     sizes: Mapping[str, int] | None = None,
     seed: int = 0,
     offset: int = 0,
-    fnuz: bool = False,
+    units: Units = NEAREST,
 ) -> dict[str, Report]:
     """Reports on the gradients in `got`, each against the exact and the rounded computation of the same call."""
     names = tuple(got)
     true = exact.gradients(attn, inputs, d_output, d_lse, names=names, sizes=sizes, seed=seed, offset=offset)
     near = gradients_rounded(
-        attn, inputs, d_output, d_lse, names=names, sizes=sizes, seed=seed, offset=offset, fnuz=fnuz
+        attn, inputs, d_output, d_lse, names=names, sizes=sizes, seed=seed, offset=offset, units=units
     )
     # dP - delta cancels: where one key has all the weight it is 0 up to the f32 rounding of products this large.
     terms = _finite_most(d_output) * _finite_most(inputs[attn.value])

@@ -18,6 +18,7 @@ from tilec.ir.philox import uniform
 Array = NDArray[Any]
 Real = type[np.float32] | type[np.float64]
 Lookup = Callable[[str, tuple[Array, ...]], Array]
+Function = Callable[[Array], Array]
 
 _BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "or": np.logical_or,
@@ -50,8 +51,11 @@ _UNARY: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def evaluate(e: Expr, env: Mapping[str, Any], lookup: Lookup, real: Real = np.float64) -> Array:
-    """The value of `e`.  `env`: variables; `lookup(tensor, index)`: the elements of a fetch.
+def evaluate(
+    e: Expr, env: Mapping[str, Any], lookup: Lookup, real: Real = np.float64, tanh: Function = np.tanh
+) -> Array:
+    """The value of `e`.  `env`: variables; `lookup(tensor, index)`: the elements of a fetch; `tanh`: what
+    stands for it.
 
     Raises KeyError for a variable that `env` lacks, TypeError for a node that only tile programs have.
     """
@@ -74,6 +78,8 @@ def evaluate(e: Expr, env: Mapping[str, Any], lookup: Lookup, real: Real = np.fl
                 return np.asarray(env[name])
             case Fetch(tensor, index):
                 return lookup(tensor, tuple(go(i) for i in index))
+            case Op("tanh", (a,)):
+                return tanh(go(a).astype(real))
             case Op(name, args):
                 return operate(name, [go(a) for a in args], real)
         raise TypeError(f"{type(x).__name__} has no meaning outside a tile program: {x}")

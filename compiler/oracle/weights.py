@@ -35,11 +35,12 @@ def matmul(a: Array, b: Array, dtype: str) -> Array:
 @dataclass(frozen=True)
 class Arithmetic:
     """`real`: type of scores and accumulators; `rounded(x, dtype)`: x after a trip through a storage dtype, as `real`;
-    `product(a, b, dtype)`: a @ b of operands that were stored as `dtype`."""
+    `product(a, b, dtype)`: a @ b of operands that were stored as `dtype`; `tanh`: that of the score lines."""
 
     real: Real = np.float64
     rounded: Callable[[Array, str], Array] = identity
     product: Callable[[Array, Array, str], Array] = matmul
+    tanh: Callable[[Array], Array] = np.tanh
 
 
 EXACT = Arithmetic()
@@ -96,7 +97,7 @@ def weigh(problem: Problem, arithmetic: Arithmetic, dropping: Dropping) -> Weigh
             s = s + arithmetic.product(q, k.T, attn.tensor(key).dtype)
         scores = [s]
         for line in lines(problem):
-            s = np.broadcast_to(problem.evaluate(line, real, live, s=s), shape).astype(real)
+            s = np.broadcast_to(problem.evaluate(line, real, live, arithmetic.tanh, s=s), shape).astype(real)
             scores.append(s)
         live = live & (s != -np.inf)
         dead = ~live.any(axis=1)

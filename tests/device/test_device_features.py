@@ -5,8 +5,11 @@ import feature_specs
 import pytest
 import torch
 
+from tilec.backends.runtime.device import target_of
 from tilec.oracle.numerics import verify
 from tilec.oracle.tensors import from_torch
+from tilec.oracle.units import units_of
+from tilec.targets import target
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -22,11 +25,12 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize("feature", FEATURES, ids=str)
 def test_feature_on_the_gpu(feature, folder):
     attend = runs.kernel(feature.name, None, folder, None)
+    units = units_of(target(target_of(torch.device("cuda"))))
     for sizes in feature.sizes:
         for style in runs.STYLES:
             inputs, tensors = runs.tensors_of(feature.name, sizes, style)
             got = from_torch(runs.outputs_of(attend, {n: t.cuda() for n, t in tensors.items()}))
-            more = {"sizes": sizes, "seed": runs.SEED, "offset": runs.OFFSET}
+            more = {"sizes": sizes, "seed": runs.SEED, "offset": runs.OFFSET, "units": units}
             found = verify(runs.attention(feature.name), inputs, got, **more)
             assert [str(r) for r in found.values() if not r.ok] == [], (sizes, style)
 
