@@ -1,24 +1,17 @@
 """Speed of a kernel beside other implementations of the same attention, measured so that the figures can be compared.
 
-    burst      median over rounds of a few launches; every round runs each implementation once, in rotating order
-    sustained  one implementation alone for half a second: what a chip at its power limit keeps up
-    host       time the Python call takes on the host, kernels not waited for
-
-TFLOP/s are counted on live elements, whatever an implementation computes: 2 (D + Dv) per live (query, key) pair, so a
-kernel gains nothing by visiting dead tiles.  Inputs are normal-distributed: zeros draw less power and run faster.
-Every result is first compared with the first implementation's, so that a wrong kernel is never reported as a fast one.
+The measures are those of `tilec.measure`.  TFLOP/s are counted on live elements, whatever an implementation computes:
+2 (D + Dv) per live (query, key) pair, so a kernel gains nothing by visiting dead tiles.  Inputs are normal-distributed: zeros
+draw less power and run faster.  Every result is first compared with the first implementation's, so that a wrong kernel is
+never reported as a fast one.
 """
 
 from __future__ import annotations
 
 import datetime
-import faulthandler
 import json
-import statistics
 import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -27,35 +20,41 @@ from typing import Any
 import torch
 
 from tilec.backends.runtime import timing
+from tilec.backends.runtime.settings import settings
 from tilec.dsl.faults import TargetFault
 from tilec.frontend import Spec, bind, unbound_constants
 from tilec.ir.attention import Attention
-from tilec.peers.adapters import PEERS, Call
+from tilec.legality import choose_backend
+from tilec.measure import QUOTED, Plan, measure
+from tilec.peers.adapters import PACKAGES, PEERS, Call
 from tilec.peers.case import Case, make_tensors
 from tilec.shapes import call_sizes
+from tilec.targets import target
+from tilec.watchdog import Watchdog
 
+MEASURES = ("burst", "sustained")
 AGREE = 3e-2  # two half-precision implementations differ by less, relative to the largest output
 
 
 @dataclass(frozen=True)
 class Options:
-    """`graph`: replay a captured CUDA graph instead of calling.  `watchdog`: seconds after which a hung run ends."""
+    """`plan`: how calls are measured.  `watchdog`: seconds without progress after which a hung run ends; what is measured
+    has three times as long for its first result, others `building` seconds."""
 
-    rounds: int = 7
-    launches: int = 5
-    sustained_seconds: float = 0.5
-    graph: bool = False
-    watchdog: float = 600.0
+    plan: Plan = field(default_factory=Plan)
+    watchdog: float = 60.0
+    building: float = 600.0
 
 
 @dataclass(frozen=True)
 class Row:
-    """One implementation.  Times are seconds, `note` says why there are none."""
+    """One implementation.  Times are seconds, `graph` says whether of replays, `note` why there are none."""
 
     name: str
     burst: float | None = None
     sustained: float | None = None
     host: float | None = None
+    graph: bool = False
     error: float | None = None
     note: str = ""
 
@@ -70,6 +69,7 @@ class Result:
     """What is written as JSON: one case on one device, with everything the figures depend on."""
 
     kernel: str
+    backend: str
     extents: Mapping[str, int]
     live: int
     flops: int
@@ -80,32 +80,34 @@ class Result:
     options: Options
     rows: tuple[Row, ...] = field(default=())
 
-    def to_json(self) -> str:
+    def row(self, name: str) -> Row:
+        """The row of that name; KeyError if there is none."""
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise KeyError(name)
+
+    def best(self, of: str = QUOTED) -> Row | None:
+        """The peer with the shortest time, or None where none was measured."""
+        timed = [r for r in self.rows[1:] if getattr(r, of)]
+        return min(timed, key=lambda r: float(getattr(r, of)), default=None)
+
+    def ratio(self, of: str = QUOTED) -> float | None:
+        """The best peer's time over tilec's: above 1, tilec is faster.  None where either is missing."""
+        own, best = getattr(self.rows[0], of), self.best(of)
+        return float(getattr(best, of)) / own if own and best else None
+
+    def to_data(self) -> dict[str, Any]:
+        """JSON values."""
         data = asdict(self)
         for row, out in zip(self.rows, data["rows"], strict=True):
-            out["tflops"] = {k: row.tflops(self.flops, k) for k in ("burst", "sustained")}
-        return json.dumps(data, indent=1)
+            out["tflops"] = {k: row.tflops(self.flops, k) for k in MEASURES}
+        best = {k: (self.best(k), self.ratio(k)) for k in MEASURES}
+        data["best"] = {k: {"name": b.name, "ratio": ratio} if b and ratio else None for k, (b, ratio) in best.items()}
+        return data | {"quoted": QUOTED}
 
-
-@contextmanager
-def watchdog(seconds: float) -> Iterator[None]:
-    """Ends the process with a traceback if the block takes longer: a hung kernel cannot be interrupted from Python."""
-    faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__ or sys.stderr)
-    try:
-        yield
-    finally:
-        faulthandler.cancel_dump_traceback_later()
-
-
-def interleaved(calls: Mapping[str, Call], device: torch.device, options: Options) -> dict[str, float]:
-    """Median burst of each call.  The order rotates from round to round, so that none always follows the same other."""
-    names = list(calls)
-    times: dict[str, list[float]] = {n: [] for n in names}
-    for r in range(options.rounds):
-        for i in range(len(names)):
-            name = names[(i + r) % len(names)]
-            times[name].append(timing.burst(calls[name], device, options.launches))
-    return {n: statistics.median(t) for n, t in times.items()}
+    def to_json(self) -> str:
+        return json.dumps(self.to_data(), indent=1)
 
 
 def bench(
@@ -114,45 +116,40 @@ def bench(
     against: Sequence[str],
     options: Options = Options(),
     progress: Callable[[str], None] = lambda _: None,
+    backend: str = "",
 ) -> Result:
     """Measures `own` (a call of no arguments that returns O) and the peers named in `against`.
 
     KeyError for a peer that does not exist; a peer that cannot express the case, or fails, becomes a row with a note."""
-    calls: dict[str, Call] = {"tilec": own}
+    calls: dict[str, Call] = {}
     rows: dict[str, Row] = {}
     reference: torch.Tensor | None = None
-    with watchdog(options.watchdog):
+    with Watchdog(options.watchdog) as dog:
+
+        def say(text: str) -> None:
+            dog.beat()
+            progress(text)
+
         for name in ("tilec", *against):
             progress(f"building {name}")
-            call, row = _prepare(name, case, own, reference)
-            rows[name] = row
-            if call is None:
-                calls.pop(name, None)
-                continue
-            calls[name] = call
-            reference = call() if reference is None else reference
-        if options.graph:
-            calls = {n: timing.captured(c, case.device) for n, c in calls.items()}
-        progress("measuring bursts")
-        bursts = interleaved(calls, case.device, options)
-        for name, call in calls.items():
-            progress(f"measuring {name}")
-            rows[name] = Row(
-                name,
-                bursts[name],
-                timing.sustained(call, case.device, options.sustained_seconds),
-                timing.host_overhead(call, case.device),
-                rows[name].error,
-            )
+            dog.beat(options.building if name != "tilec" else 3 * options.watchdog)
+            call, result, rows[name] = _prepare(name, case, own, reference)
+            if call is not None:
+                calls[name] = call
+                reference = result if reference is None else reference
+        for name, speed in measure(calls, timing.DeviceClock(case.device), options.plan, say).items():
+            figures = {**asdict(speed), "note": speed.note or rows[name].note}
+            rows[name] = Row(name, error=rows[name].error, **figures)
     return Result(
         kernel=case.attn.name,
+        backend=backend,
         extents=dict(case.extents),
         live=case.live,
         flops=case.flops,
         device=timing.device_name(case.device),
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         commit=commit(),
-        versions=_versions(),
+        versions=versions(),
         options=options,
         rows=tuple(rows.values()),
     )
@@ -194,31 +191,29 @@ def bench_kernel(
             result = kernel(*arguments)
         return result[0] if isinstance(result, tuple) else result
 
-    return bench(case, own, against, options, progress)
+    return bench(case, own, against, options, progress, choose_backend(target(name), backend).name)
 
 
-def _prepare(name: str, case: Case, own: Call, reference: torch.Tensor | None) -> tuple[Call | None, Row]:
-    """The call, warmed up and compared with the first result; None with the reason where there is none."""
+def _prepare(
+    name: str, case: Case, own: Call, reference: torch.Tensor | None
+) -> tuple[Call | None, torch.Tensor | None, Row]:
+    """The call, warmed up, and its result, compared with the first; no call, with the reason, where there is none."""
     if name == "tilec":
-        own()
-        return own, Row(name, error=0.0)
+        return own, own(), Row(name, error=0.0)
     peer = PEERS[name]
     lack = peer.why_not(case)
     if lack is not None:
-        return None, Row(name, note=f"cannot: {lack}")
+        return None, None, Row(name, note=f"cannot: {lack}")
     try:
         call = peer.forward(case)
         result = call()
+        error = 0.0 if reference is None else distance(result, reference)
     except Exception as wrong:
-        return None, Row(
-            name, note=f"failed: {type(wrong).__name__}: {str(wrong).splitlines()[0] if str(wrong) else ''}"
-        )
-    if reference is None:
-        return call, Row(name, error=0.0)
-    error = distance(result, reference)
+        reason = next(iter(str(wrong).splitlines()), "")
+        return None, None, Row(name, note=f"failed: {type(wrong).__name__}: {reason}")
     if not error <= AGREE:
-        return None, Row(name, error=error, note=f"disagrees with tilec: {error:.1e} of the largest output")
-    return call, Row(name, error=error)
+        return None, None, Row(name, error=error, note=f"disagrees with tilec: {error:.1e} of the largest output")
+    return call, result, Row(name, error=error)
 
 
 def distance(a: torch.Tensor, b: torch.Tensor) -> float:
@@ -228,7 +223,10 @@ def distance(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def commit() -> str:
-    """The commit this package was checked out from, or `unknown` for an installed wheel."""
+    """TILEC_COMMIT, else the commit this package was checked out from, or `unknown` for an installed wheel."""
+    given = settings().commit
+    if given is not None:
+        return given
     try:
         here = Path(__file__).resolve().parent
         found = subprocess.run(
@@ -242,9 +240,10 @@ def commit() -> str:
     return found.stdout.strip() or "unknown"
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Of everything that a figure depends on."""
     found = timing.versions()
-    for package in ("tilec", "triton"):
+    for package in ("tilec", "triton", *PACKAGES):
         try:
             found[package] = version(package)
         except PackageNotFoundError:
@@ -253,21 +252,30 @@ def _versions() -> dict[str, str]:
 
 
 def table(result: Result) -> Any:
-    """The result as a rich table."""
+    """The result as a rich table; below it, which measure the ratios are of."""
     from rich.table import Table
 
     extents = ", ".join(f"{k}={v}" for k, v in result.extents.items())
-    title = f"{result.kernel} ({extents}) on {result.device}, {result.flops / 1e12:.3f} TFLOP on live elements"
-    out = Table(title=title, title_justify="left")
+    by = f" by {result.backend}" if result.backend else ""
+    title = f"{result.kernel} ({extents}){by} on {result.device}, {result.flops / 1e12:.3f} TFLOP on live elements"
+    out = Table(title=title, title_justify="left", caption=_quoted(result), caption_justify="left")
     out.add_column("")
-    for head in ("burst TFLOP/s", "sustained TFLOP/s", "ms", "host us"):
+    for head in ("sustained TFLOP/s", "burst TFLOP/s", "ms", "host us"):
         out.add_column(head, justify="right")
+    out.add_column("timed")
     out.add_column("note")
     for row in result.rows:
-        cells = [_figure(row.tflops(result.flops)), _figure(row.tflops(result.flops, "sustained"))]
-        cells += [_figure(row.burst and row.burst * 1e3, 3), _figure(row.host and row.host * 1e6)]
-        out.add_row(row.name, *cells, row.note)
+        cells = [_figure(row.tflops(result.flops, k)) for k in ("sustained", "burst")]
+        cells += [_figure(row.sustained and row.sustained * 1e3, 3), _figure(row.host and row.host * 1e6)]
+        out.add_row(row.name, *cells, ("graphs" if row.graph else "calls") if row.burst else "", row.note)
     return out
+
+
+def _quoted(result: Result) -> str:
+    best, ratio = result.best(), result.ratio()
+    if best is None or ratio is None:
+        return f"quoted: {QUOTED}"
+    return f"quoted: {QUOTED}; {ratio:.2f} times the speed of {best.name}, the best other"
 
 
 def _figure(x: float | None, digits: int = 1) -> str:

@@ -52,7 +52,7 @@ def _kinds(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
 
 
 def _peers(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
-    return _words(ctx, param, value, ("sdpa", "cudnn", "flex", "fa3"))
+    return _words(ctx, param, value, ("sdpa", "cudnn", "flex", "fa3", "fa4"))
 
 
 def _words(ctx: click.Context, param: click.Parameter, value: str | None, choices: tuple[str, ...]) -> tuple[str, ...]:
@@ -257,11 +257,13 @@ def explain_spec(
 @BACKEND
 @SET
 @SHAPE
-@click.option("--against", default="sdpa,cudnn,flex,fa3", show_default=True, callback=_peers, help="Peers to measure.")
-@click.option("--rounds", default=7, show_default=True, help="Interleaved rounds; the median counts.")
-@click.option("--sustained", default=0.5, show_default=True, help="Seconds of each kernel alone.")
-@click.option("--graph", is_flag=True, help="Replay captured CUDA graphs.")
-@click.option("--watchdog", default=600.0, show_default=True, help="Seconds after which a hung run ends.")
+@click.option(
+    "--against", default="sdpa,cudnn,flex,fa3,fa4", show_default=True, callback=_peers, help="Peers to measure."
+)
+@click.option("--rounds", default=6, show_default=True, help="Interleaved rounds of bursts; the median counts.")
+@click.option("--sustained", default=0.3, show_default=True, help="Seconds of each kernel alone.")
+@click.option("--graph/--no-graph", default=None, help="Replay CUDA graphs (default: where a call is short).")
+@click.option("--watchdog", default=60.0, show_default=True, help="Seconds without progress that end a hung run.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Also write the JSON here.")
 @JSON
 def bench_spec(
@@ -274,7 +276,7 @@ def bench_spec(
     against: tuple[str, ...],
     rounds: int,
     sustained: float,
-    graph: bool,
+    graph: bool | None,
     watchdog: float,
     output: Path | None,
     as_json: bool,
@@ -283,10 +285,11 @@ def bench_spec(
     from tilec.bench import Options, bench_kernel, table
     from tilec.frontend import read_spec
     from tilec.legality import check_spec
+    from tilec.measure import Plan
 
     spec = read_spec(path)
     attn = _one(spec, kernel)
-    options = Options(rounds=rounds, sustained_seconds=sustained, graph=graph, watchdog=watchdog)
+    options = Options(Plan(rounds, sustained=sustained, graph=graph), watchdog)
     with progress("loading") as say:
         name = target or _device_target()
         check_spec(spec, name, backend)

@@ -1,9 +1,15 @@
-"""The README's speed table is what the results file says, and no bar is missed in it."""
+"""The README's speed tables are what the results files say, and no bar is missed in them."""
 
 import json
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "tests" / "device"))
+
+from native_table import HEAD, table  # noqa: E402
+
+NATIVE = ROOT / "tests" / "device" / "results" / "h200-native.json"
 RESULTS = json.loads((ROOT / "tests" / "device" / "results" / "h200-forward.json").read_text(encoding="utf-8"))
 
 
@@ -29,3 +35,13 @@ def test_results_say_where_they_come_from():
 
 def test_no_bar_is_missed():
     assert [r["case"]["name"] for r in RESULTS if r["ratio_burst"] < r["case"]["bar"]] == []
+
+
+def test_the_readme_shows_of_native_kernels_what_was_measured_and_no_more():
+    cells = json.loads(NATIVE.read_text(encoding="utf-8")) if NATIVE.exists() else []
+    for cell in cells:
+        assert cell["commit"] != "unknown" and cell["versions"]["driver"]
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    start = lines.index(HEAD[0]) if HEAD[0] in lines else len(lines)
+    shown = [x for x in lines[start : lines.index("", start)] if x] if start < len(lines) else []
+    assert shown == (table(cells) if cells else [])

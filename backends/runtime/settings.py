@@ -6,6 +6,7 @@
     TILEC_BACKEND    the backend to compile with where a call of `tilec.load` does not name one.
     TILEC_LOCK_WAIT  seconds to wait for another process that is compiling the same kernel before compiling it too;
                      default 120.
+    TILEC_COMMIT     what `tilec bench` writes as the compiler's commit, where it runs from a copy without a repository.
 
 They are read when a kernel is loaded or meets a new call shape, never in between.
 """
@@ -27,6 +28,7 @@ class Settings:
     debug: bool
     backend: str | None
     lock_wait: float
+    commit: str | None = None
 
 
 def settings() -> Settings:
@@ -36,6 +38,7 @@ def settings() -> Settings:
         debug=os.environ.get("TILEC_DEBUG", "") not in ("", "0"),
         backend=os.environ.get("TILEC_BACKEND") or None,
         lock_wait=_seconds(os.environ.get("TILEC_LOCK_WAIT", "120")),
+        commit=os.environ.get("TILEC_COMMIT") or None,
     )
 
 

@@ -1,14 +1,16 @@
 """Time of calls on a device: events on a GPU, the wall clock on the CPU; graph capture; the host's own share.
 
-A *burst* is a few launches between two events.  A chip at its power limit inherits the clock that the kernel before left
-it, so bursts of different kernels are interleaved by the caller and compared by their median; `sustained` runs one
-kernel for long enough that the clock settles on it.
+A *burst* is a few launches between two events.  What figures are made of them is `tilec.measure`'s to say.
 """
 
 from __future__ import annotations
 
+import re
+import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,13 +40,6 @@ def burst(call: Call, device: torch.device, launches: int) -> float:
     return float(first.elapsed_time(last)) / 1e3 / launches
 
 
-def sustained(call: Call, device: torch.device, seconds: float, warm_up: float = 0.06) -> float:
-    """Seconds per call over about `seconds` of nothing else, after `warm_up` seconds of the same."""
-    once = max(burst(call, device, 1), 1e-6)
-    burst(call, device, max(1, round(warm_up / once)))
-    return burst(call, device, max(1, round(seconds / once)))
-
-
 def host_overhead(call: Call, device: torch.device, calls: int = 100) -> float:
     """Seconds of host time per call: nothing waits for the device, whose queue must be deep enough for `calls`."""
     _synchronise(device)
@@ -56,10 +51,10 @@ def host_overhead(call: Call, device: torch.device, calls: int = 100) -> float:
     return spent
 
 
-def captured(call: Call, device: torch.device) -> Call:
-    """`call` as the replay of a CUDA graph; on the CPU `call` itself."""
-    if device.type != "cuda":
-        return call
+def captured(call: Call, device: torch.device, copies: int = 1) -> Call:
+    """`copies` of `call` back to back as the replay of one CUDA graph.
+
+    Raises whatever torch raises for a call that cannot be captured."""
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
@@ -67,9 +62,30 @@ def captured(call: Call, device: torch.device) -> Call:
     torch.cuda.current_stream(device).wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        call()
+        for _ in range(copies):
+            call()
     replay: Call = graph.replay
     return replay
+
+
+@dataclass(frozen=True)
+class DeviceClock:
+    """The functions of this file on one device: the Clock that `tilec.measure` takes."""
+
+    device: torch.device
+
+    @property
+    def graphs(self) -> bool:
+        return bool(self.device.type == "cuda")
+
+    def burst(self, call: Call, launches: int) -> float:
+        return burst(call, self.device, launches)
+
+    def host(self, call: Call, calls: int) -> float:
+        return host_overhead(call, self.device, calls)
+
+    def captured(self, call: Call, copies: int) -> Call:
+        return captured(call, self.device, copies)
 
 
 def device_name(device: torch.device) -> str:
@@ -85,4 +101,23 @@ def versions() -> dict[str, str]:
         found["cudnn"] = str(torch.backends.cudnn.version())
     if getattr(torch.version, "hip", None):
         found["hip"] = str(torch.version.hip)
-    return found
+    installed = driver()
+    return found | ({"driver": installed} if installed else {})
+
+
+def driver() -> str | None:
+    """Version of NVIDIA's kernel driver, or None where there is none."""
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
+    except OSError:
+        text = _nvidia_smi()
+    found = re.search(r"\b\d{3}\.\d+(?:\.\d+)?\b", text)
+    return found[0] if found else None
+
+
+def _nvidia_smi() -> str:
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""

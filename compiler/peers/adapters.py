@@ -4,6 +4,7 @@ sdpa   torch's scaled_dot_product_attention, the FlashAttention-2 kernel (on CPU
 cudnn  the same function with cuDNN's kernel
 flex   FlexAttention, given the spec's own mask and score lines as functions
 fa3    FlashAttention-3, from `flash_attn_interface` or `fa3_fwd_interface` if installed
+fa4    FlashAttention-4, from `flash_attn.cute` (package flash-attn-4) if installed
 """
 
 from __future__ import annotations
@@ -151,13 +152,17 @@ class Flex:
         return next((n for n in case.outer if n != case.head), None), case.head
 
 
-class Fa3:
-    name = "fa3"
-    modules = ("flash_attn_interface", "fa3_fwd_interface")
+class FlashAttention:
+    """FlashAttention-3 and -4 are called alike: q, k, v as [batch, rows, heads, features], `softmax_scale`, `causal`,
+    `softcap`, and `window_size`, the keys before and after the row's own; the result is O, or O and its LSE."""
+
+    def __init__(self, name: str, *modules: str) -> None:
+        self.name, self.modules = name, modules
 
     def why_not(self, case: Case) -> str | None:
         if self._module() is None:
-            return f"neither {' nor '.join(self.modules)} is installed"
+            tried = " nor ".join(self.modules)
+            return f"neither {tried} is installed" if len(self.modules) > 1 else f"{tried} is not installed"
         if case.device.type != "cuda":
             return "it needs a GPU"
         lack = _common(case)
@@ -168,7 +173,7 @@ class Fa3:
         return "a mask other than full, causal and window" if case.mask.kind == "other" else None
 
     def _module(self) -> str | None:
-        return next((m for m in self.modules if find_spec(m) is not None), None)
+        return next((m for m in self.modules if _installed(m)), None)
 
     def forward(self, case: Case) -> Call:
         function = import_module(self._module() or self.modules[0]).flash_attn_func
@@ -187,6 +192,21 @@ class Fa3:
         return call
 
 
+def _installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # of a package around it
+        return False
+
+
 PEERS: dict[str, Peer] = {
-    p.name: p for p in (Sdpa("sdpa", "FLASH_ATTENTION"), Sdpa("cudnn", "CUDNN_ATTENTION"), Flex(), Fa3())
+    p.name: p
+    for p in (
+        Sdpa("sdpa", "FLASH_ATTENTION"),
+        Sdpa("cudnn", "CUDNN_ATTENTION"),
+        Flex(),
+        FlashAttention("fa3", "flash_attn_interface", "fa3_fwd_interface"),
+        FlashAttention("fa4", "flash_attn.cute"),
+    )
 }
+PACKAGES = ("flash-attn-3", "fa3-fwd", "flash-attn-4", "nvidia-cutlass-dsl")  # whose versions a figure depends on

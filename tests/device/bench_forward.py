@@ -11,73 +11,22 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
 
-import torch
+from speed_cases import VARIANTS, Row, measure
 
-from tilec.bench import Options, Result, bench_kernel
-from tilec.frontend import read_spec
-
-TOKENS, WIDTH = 16384, 2048  # batch * length, heads * head dim
-
-SPEC = """kernel {name} {{
-  index  b : B, h : {heads}, q : M, k : N, d : {d}
-  {param}
-  query  Q[b, q, h, d] : bf16
-  key    K[b, k, h, d] : bf16
-  value  V[b, k, h, d] : bf16
-  output O[b, q, h, d] : bf16
-  scale  1 / sqrt({d})
-  {score}
-  {mask}
-}}
-"""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One case; `bar`: FlexAttention's time over ours must be at least this."""
-
-    name: str
-    d: int
-    s: int
-    bar: float
-    mask: str = ""
-    score: str = ""
-    param: str = ""
-
-    def spec(self) -> str:
-        mask = f"mask {self.mask}" if self.mask else ""
-        fields = {"name": self.name, "heads": WIDTH // self.d, "d": self.d}
-        return SPEC.format(**fields, param=self.param, score=self.score, mask=mask)
-
+from tilec.bench import Options
+from tilec.measure import Plan
 
 GRID = [
-    Row(kind, d, s, 1.0, mask)
+    Row(kind, d, s, mask, bar=1.0)
     for d in (64, 128)
     for s in (2048, 4096, 8192, 16384)
     for kind, mask in (("full", ""), ("causal", "k <= q"))
 ]
-MASKS = [
-    Row("window", 128, 16384, 1.3, "k <= q and q - k < 1024"),
-    Row("documents", 128, 16384, 1.3, "doc[b, q] == doc[b, k] and k <= q", param="param doc[b, k] : i32 nondecreasing"),
-    Row("prefix", 128, 16384, 1.0, "k <= q or k < 4096"),
-    Row("softcap", 128, 16384, 1.5, "k <= q", score="score s = 30.0 * tanh(s / 30.0)"),
-    Row("alibi", 128, 16384, 1.05, "k <= q", score="score s = s - slope[h] * (q - k)", param="param slope[h] : f32"),
-    Row("dilated", 128, 16384, 3.0, "k <= q and (q - k) % 4 == 0"),
-]
-
-
-def measure(row: Row, options: Options) -> Result:
-    torch._dynamo.reset()  # FlexAttention recompiles per shape, and dynamo gives up after eight
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"{row.name}.tile"
-        path.write_text(row.spec(), encoding="utf-8")
-        spec = read_spec(path)
-        shape = {"B": TOKENS // row.s, "M": row.s, "N": row.s}
-        return bench_kernel(spec, spec.kernels[0], "sm90", None, shape, ["flex"], options)
+BARS = {"window": 1.3, "documents": 1.3, "prefix": 1.0, "softcap": 1.5, "alibi": 1.05, "dilated": 3.0}
+MASKS = [replace(row, bar=BARS[row.name]) for row in VARIANTS]
 
 
 def main() -> int:
@@ -88,8 +37,8 @@ def main() -> int:
     rows = {"grid": GRID, "masks": MASKS}.get(options.only or "", GRID + MASKS)
     found, missed = [], 0
     for row in rows:
-        result = measure(row, Options(rounds=7, launches=5, sustained_seconds=0.4, watchdog=300.0))
-        ours, flex = ({r.name: r for r in result.rows}[n] for n in ("tilec", "flex"))
+        result = measure(row, ["flex"], Options(Plan(sustained=0.4), watchdog=60.0))
+        ours, flex = result.row("tilec"), result.row("flex")
         ratio = flex.burst / ours.burst if flex.burst and ours.burst else None
         lasting = flex.sustained / ours.sustained if flex.sustained and ours.sustained else None
         ok = ratio is not None and ratio >= row.bar
@@ -101,9 +50,7 @@ def main() -> int:
             f"  host {(ours.host or 0) * 1e6:.1f} us{'' if ok else '  MISSED'} {flex.note}",
             flush=True,
         )
-        found.append(
-            {"case": asdict(row), "ratio_burst": ratio, "ratio_sustained": lasting, **json.loads(result.to_json())}
-        )
+        found.append({"case": asdict(row), "ratio_burst": ratio, "ratio_sustained": lasting, **result.to_data()})
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return 1 if missed else 0

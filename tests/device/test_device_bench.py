@@ -5,6 +5,7 @@ import torch
 
 from tilec.bench import Options, bench_kernel
 from tilec.frontend import read_spec
+from tilec.measure import Plan
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -20,7 +21,6 @@ kernel attend {{
   mask   {mask}
 }}
 """
-QUICK = Options(rounds=2, launches=2, sustained_seconds=0.02, watchdog=300)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_peers_agree_and_are_timed(mask, score, able, graph, tmp_path):
     path = tmp_path / "spec.tile"
     path.write_text(SPEC.format(mask=mask, score=score))
     spec = read_spec(path)
-    options = Options(**{**QUICK.__dict__, "graph": graph})
+    options = Options(Plan(rounds=2, burst=0.001, sustained=0.02, graph=graph))
     shape = {"B": 1, "M": 1024, "N": 1024}
     result = bench_kernel(spec, spec.kernels[0], target_of(first()), None, shape, ("sdpa", "cudnn", "flex"), options)
     rows = {r.name: r for r in result.rows}
@@ -47,3 +47,4 @@ def test_peers_agree_and_are_timed(mask, score, able, graph, tmp_path):
         assert rows[name].error < 2e-2
         assert rows[name].sustained > 0
         assert rows[name].host > 0
+        assert rows[name].graph == graph, rows[name].note
