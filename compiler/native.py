@@ -116,7 +116,7 @@ def _shaped(program: Program, case: Case, point: Point) -> Program:
     """The program at this point of the tuning table, through every pass that is left."""
     attn = distinct_indices(case.attn)
     choice = Choice(ROWS * point.warpgroups, point.keys, None, None, point.by)
-    program = choose_tiles(program, attn, choice, power_of_two=False)
+    program = choose_tiles(program, attn, choice, pad="steps")
     program = tidy(map_blocks(program, replace(block_map(case), units=None)))
     for _, run in hopper_passes(options_of(case, point)):
         program = run(program)

@@ -19,7 +19,7 @@ from tilec.ir.build import mul
 from tilec.ir.expr import Expr, Int, Op, Var, free_vars
 from tilec.ir.nodes import Program
 from tilec.legality import check_schedule, check_target, choose_backend
-from tilec.passes.choose_tiles import Choice, choose_tiles
+from tilec.passes.choose_tiles import Choice, Padding, choose_tiles
 from tilec.passes.lower_attention import lower_attention
 from tilec.passes.map_blocks import BlockMap, map_blocks
 from tilec.passes.names import distinct_indices
@@ -103,11 +103,11 @@ def stages(
 def passes(case: Case) -> tuple[Pass, ...]:
     """The passes after lower_attention, with what they were told."""
     attn = distinct_indices(case.attn)
-    padded = case.backend.name == "triton"
+    pad: Padding = "power" if case.backend.name == "triton" else "exact"
     return (
         ("prove_mask", lambda p: prove_mask(p, attn, mask_options(case))),
         ("online_softmax", lambda p: online_softmax(p, attn.q, attn.k)),
-        ("choose_tiles", lambda p: choose_tiles(p, attn, tile_choice(case), power_of_two=padded)),
+        ("choose_tiles", lambda p: choose_tiles(p, attn, tile_choice(case), pad=pad)),
         ("map_blocks", lambda p: map_blocks(p, block_map(case))),
         *([("use_boxes", lambda p: use_boxes(p, key_tensors(attn)))] if case.boxes else []),
         ("tidy", tidy),

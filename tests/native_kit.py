@@ -59,7 +59,7 @@ def sequential(text, q=128, k=64):
     """The program after map_blocks."""
     attn = attention(text)
     p = online_softmax(prove_mask(lower_attention(attn, "sm90"), attn), attn.q, attn.k)
-    p = choose_tiles(p, attn, Choice(q, k, None, None, "test"), power_of_two=False)
+    p = choose_tiles(p, attn, Choice(q, k, None, None, "test"), pad="steps")
     dense = all(i.storage.kind == "dense" for i in attn.indices)
     return map_blocks(p, BlockMap("longest_first", l2=2**20, bytes_per_key=128, keys=Var("N")) if dense else BlockMap())
 

@@ -1,16 +1,18 @@
 """Copies from device memory to shared tiles, by TMA.
 
-A tile of 16-bit values lies in panels of 64 columns (128 bytes), 128-byte swizzled: what one box of a rank-5 map over
-(64 columns, rows, panels, other dimensions) brings.  Rows outside the tensor are filled with zeros.
+A tile of 16-bit values lies in panels of 64 columns (128 bytes), 128-byte swizzled.  A tensor of whole panels comes in one
+box of a rank-5 map over (64 columns, rows, panels, other dimensions); another one panel by panel, in boxes of a map over
+(columns, rows, other dimensions).  What is outside the tensor is filled with zeros, which count as bytes.
 """
 
 from __future__ import annotations
 
 from tilec.backends.cuda.writer import Box, Writer
 from tilec.ir.attention import BYTES
-from tilec.ir.axes import constant
+from tilec.ir.axes import constant, stage_bytes
+from tilec.ir.build import conjuncts
 from tilec.ir.expr import Expr, Int, Iota, Op, transform, walk
-from tilec.ir.nodes import Copy
+from tilec.ir.nodes import Buffer, Copy
 
 PANEL = 64  # 16-bit columns of 128 bytes
 
@@ -22,17 +24,25 @@ def copy(w: Writer, s: Copy, depth: int) -> None:
     if s.signal is None or w.role.unit != "warp":
         raise ValueError(f"{s.dst.buffer}: the cuda backend copies from a warp, with an mbarrier to signal")
     _, bar = w.barrier(s.signal)
-    size = box.rows * box.columns * BYTES[w.kernel.program.tensor(s.tensor).dtype]
-    others = [n for n in range(len(s.index) - 1) if n != box.axis]
-    first = transform(s.index[box.axis], _without_lanes)
-    coordinates = ["0", w.x.show(first), "0", *(w.x.show(s.index[n]) for n in reversed(others))]
-    coordinates += ["0"] * (5 - len(coordinates))
-    to = w.x.address(s.dst.buffer, s.dst.stage)
+    to, tile = w.x.address(s.dst.buffer, s.dst.stage), w.x.shared[s.dst.buffer]
+    others = [w.x.show(s.index[n]) for n in reversed(range(len(s.index) - 1)) if n != box.axis]
+    first = w.x.show(transform(s.index[box.axis], _without_lanes))
     w.line(depth, "if (lane == 0) {")
     w.line(depth + 1, f"const unsigned bar = {bar};")
-    w.line(depth + 1, f"expect(bar, {size});")
-    w.line(depth + 1, f"copy_box({to}, {name}, bar, {', '.join(coordinates)});")
+    w.line(depth + 1, f"expect(bar, {stage_bytes(tile, w.x.constants)});")
+    if box.single:
+        panel = box.rows * box.columns * BYTES[tile.dtype]
+        w.loop(depth + 1, "p", 0, _room(w, tile) // PANEL)
+        place = ", ".join(_five(f"{PANEL} * p", first, *others))
+        w.line(depth + 2, f"copy_box({to} + {panel} * p, {name}, bar, {place});")
+        w.line(depth + 1, "}")
+    else:
+        w.line(depth + 1, f"copy_box({to}, {name}, bar, {', '.join(_five('0', first, '0', *others))});")
     w.line(depth, "}")
+
+
+def _five(*coordinates: str) -> list[str]:
+    return [*coordinates, *["0"] * (5 - len(coordinates))]
 
 
 def box_of(w: Writer, s: Copy) -> Box:
@@ -45,19 +55,29 @@ def box_of(w: Writer, s: Copy) -> Box:
     along = [n for n, i in enumerate(s.index) if Iota(rows) in walk(i)]
     if (
         len(along) != 1
-        or len(s.index) > 4
+        or len(s.index) > 5
         or s.index[-1] is not Iota(columns)
         or any(Iota(columns) in walk(i) for i in s.index[:-1])
         or _sign(s.index[along[0]], Iota(rows)) != 1
-        or constant(tensor.dims[-1], w.x.constants) != w.size(buffer, 1)
     ):
-        raise ValueError(f"the copy of {tensor.name} is not rows of it, whole, along one of at most four dimensions")
-    axis = along[0]
-    if s.where not in (None, Op("<", (s.index[axis], tensor.dims[axis]))):
-        raise ValueError(f"a copy of {tensor.name} leaves out other rows than those outside of it: {s.where}")
+        raise ValueError(f"the copy of {tensor.name} is not rows of it, whole, along one of at most five dimensions")
+    axis, width, lanes = along[0], constant(tensor.dims[-1], w.x.constants), w.size(buffer, 1)
+    outside = {Op("<", (i, tensor.dims[n])) for n, i in enumerate(s.index) if n in (axis, len(s.index) - 1)}
+    if any(guard not in outside for guard in conjuncts(s.where)):
+        raise ValueError(f"a copy of {tensor.name} leaves out other elements than those outside of it: {s.where}")
+    if width is None or not width <= lanes < width + PANEL:
+        raise ValueError(f"a row of {buffer.name} has {lanes} columns, and one of {tensor.name} {tensor.dims[-1]}")
     if w.size(buffer, 0) > 256:
         raise ValueError(f"a box has at most 256 rows, and {buffer.name} has {w.size(buffer, 0)}")
-    return Box(tensor.name, axis, w.size(buffer, 0), w.size(buffer, 1))
+    if width % PANEL or len(s.index) > 4:
+        return Box(tensor.name, axis, w.size(buffer, 0), PANEL, single=True)
+    return Box(tensor.name, axis, w.size(buffer, 0), width)
+
+
+def _room(w: Writer, b: Buffer) -> int:
+    """Columns that a row of a shared tile has room for."""
+    columns = dict(b.layout.params).get("columns") if b.layout else None
+    return w.size(b, 1) if columns is None else int(columns)
 
 
 def panelled(w: Writer, name: str) -> None:
@@ -70,7 +90,7 @@ def panelled(w: Writer, name: str) -> None:
         or not swizzled
         or dict(b.layout.params).get("major") != b.axes[1].name
         or b.dtype not in ("bf16", "f16")
-        or w.size(b, 1) % PANEL
+        or _room(w, b) % PANEL
         or w.size(b, 0) % 8
     ):
         raise ValueError(f"{name} does not lie in 128-byte swizzled panels of 64 16-bit columns")

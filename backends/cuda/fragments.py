@@ -9,9 +9,13 @@ from functools import partial
 from tilec.backends.cuda.copies import load_rows
 from tilec.backends.cuda.expressions import CPP, SCALAR, Lanes
 from tilec.backends.cuda.writer import Writer
+from tilec.ir.axes import constant
+from tilec.ir.build import all_of, conjuncts
 from tilec.ir.expr import Expr, Fetch, Iota, Op, Read, Reduce, walk
 from tilec.ir.nodes import Buffer, Compute, Load, Stmt, Store
 
+CHUNK = 8  # 16-bit features of 16 bytes: what one lane stores at once
+QUAD = 4  # lanes that hold a row
 Block = Callable[[tuple[Stmt, ...], int], None]
 
 
@@ -186,25 +190,32 @@ def store_features(w: Writer, s: Store, depth: int) -> None:
     t = w.kernel.program.tensor(s.tensor)
     row, column = s.axes
     b = next((b for b in w.x.registers.values() if _is_tile(w, b.name) and b.axes[1].name == column), None)
-    if b is None or w.size(b, 1) % 32:
-        raise ValueError(f"features of {s.tensor} are stored from an accumulator of a multiple of 32")
-    others = (*s.index[:-1], *(() if s.where is None else (s.where,)))
-    if s.index[-1] is not Iota(column) or any(Iota(column) in walk(e) for e in others):
+    if b is None:
+        raise ValueError(f"features of {s.tensor} are stored from an accumulator")
+    width = constant(t.dims[-1], w.x.constants)
+    if width is None or width % CHUNK or not width <= w.size(b, 1):
+        raise ValueError(f"{s.tensor} has {t.dims[-1]} features, which are no multiple of {CHUNK} that {b.name} holds")
+    live = all_of(*(x for x in conjuncts(s.where) if x is not Op("<", (Iota(column), t.dims[-1]))))
+    if s.index[-1] is not Iota(column) or any(Iota(column) in walk(e) for e in (*s.index[:-1], live)):
         raise ValueError(f"rows of {s.tensor} are stored whole")
     prepare(w, s.value, depth, inline=False)
     at = Lanes("rows", row, at="i")
     w.loop(depth, "i", 0, 2)
     head = w.x.offset(s.tensor, s.index[:-1], at)
     w.line(depth + 1, f"unsigned short* to = {w.x.names.pointer(s.tensor)} + {head} + lane % 4 * 8;")
-    w.line(depth + 1, f"const bool live = {'true' if s.where is None else w.x.show(s.where, at)};")
-    w.loop(depth + 1, "g", 0, w.size(b, 1) // 32)
-    w.line(depth + 2, "unsigned v[4];")
-    w.loop(depth + 2, "y", 0, 4)
-    w.line(depth + 3, "const int e = 16 * g + 4 * y + 2 * i;")
+    w.line(depth + 1, f"const bool live = {w.x.show(live, at)};")
     low, high = (w.x.show(s.value, lanes(b, e)) for e in ("e", "e + 1"))
-    w.line(depth + 3, f"v[y] = pack_{t.dtype}({low}, {high});")
-    w.line(depth + 2, "}")
-    w.line(depth + 2, "quad_transpose(v);")
-    w.line(depth + 2, "if (live) store_16(to + 32 * g, v);")
-    w.line(depth + 1, "}")
+    groups, rest = divmod(width // CHUNK, QUAD)
+    for first, last, chunks in ((0, groups, QUAD), (groups, groups + 1, rest)):
+        if first == last or not chunks:
+            continue
+        w.loop(depth + 1, "g", first, last)
+        w.line(depth + 2, f"unsigned v[4]{'' if chunks == QUAD else ' = {}'};")
+        w.loop(depth + 2, "y", 0, chunks)
+        w.line(depth + 3, "const int e = 16 * g + 4 * y + 2 * i;")
+        w.line(depth + 3, f"v[y] = pack_{t.dtype}({low}, {high});")
+        w.line(depth + 2, "}")
+        w.line(depth + 2, "quad_transpose(v);")
+        w.line(depth + 2, f"if (live{'' if chunks == QUAD else f' && lane % 4 < {chunks}'}) store_16(to + 32 * g, v);")
+        w.line(depth + 1, "}")
     w.line(depth, "}")

@@ -10,9 +10,9 @@ from tilec.ir.attention import Attention, Tensor
 from tilec.ir.expr import Int, Var
 
 FLOATS = ("bf16", "f16")  # operands of wgmma that it reads as they lie in memory, rows or columns first
-PANEL = 64  # 16-bit features of a swizzled row of 128 bytes
+UNIT = 8  # 16-bit features of 16 bytes: what strides of a tensor map and stores count in
 WIDEST = 256  # features of an accumulator: PTX ISA, wgmma.mma_async, n
-DIMENSIONS = 4  # of a tensor, beside the one that its panels make: a tensor map has five
+DIMENSIONS = 5  # of a tensor map
 HINT = "the portable backend takes it"
 
 
@@ -40,8 +40,8 @@ def _reasons(attn: Attention) -> Iterator[tuple[str, str, Span | None] | tuple[s
             yield f"an output of {t.dtype}", "its rows are written in pairs of 16-bit floats", t.span
     for name in dict.fromkeys((*attn.contracted, attn.feature)):
         extent = attn.index(name).extent
-        if not isinstance(extent, Int) or extent.value % PANEL or extent.value > WIDEST:
-            note = f"tiles lie in panels of {PANEL} features, and a product has up to {WIDEST}"
+        if not isinstance(extent, Int) or extent.value % UNIT or extent.value > WIDEST:
+            note = f"rows are copied and stored {UNIT} features at a time, and a product has up to {WIDEST}"
             yield f"{name} = {extent}", note
     for i in (attn.index(attn.q), attn.index(attn.k)):
         if i.storage.kind != "dense":
@@ -60,5 +60,4 @@ def _operand(t: Tensor, feature: str) -> Iterator[tuple[str, str, Span | None]]:
     if t.index[-1] is not Var(feature):
         yield f"`{t.name}` with `{feature}` not last", "rows of a box are contiguous features", t.span
     if len(t.index) > DIMENSIONS:
-        note = f"a tensor map has five dimensions, of which the features take two: {DIMENSIONS} are the most"
-        yield f"`{t.name}` of {len(t.index)} dimensions", note, t.span
+        yield f"`{t.name}` of {len(t.index)} dimensions", f"a tensor map has {DIMENSIONS}", t.span

@@ -7,10 +7,8 @@ warpgroup arrives as its four warps, each when its own accesses are done, which 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import prod
 
-from tilec.ir.attention import BYTES
-from tilec.ir.axes import constant
+from tilec.ir.axes import constant, stage_bytes
 from tilec.ir.nodes import Arrive, Barrier, Buffer, Copy, Program, Role, Sync, walk
 
 ATOM = 1024  # bytes: eight swizzled rows; a panel's rows start at its multiples
@@ -42,7 +40,7 @@ def place(program: Program) -> SharedMemory:
     for b in sorted(program.buffers, key=lambda b: not b.axes):
         if b.alias is not None:
             raise ValueError(f"{b.name}: the cuda backend does not reuse memory yet")
-        stage = prod((extent(b, n, constants) for n in range(len(b.axes))), start=BYTES[b.dtype])
+        stage = stage_bytes(b, constants)
         align = ATOM if b.axes else 4
         start = -(-out.total // align) * align
         if stage % align:

@@ -15,12 +15,14 @@ WIDTH = 120
 
 @dataclass(frozen=True)
 class Box:
-    """What one copy brings of a tensor: `rows` along dimension `axis`, all `columns` of the last one."""
+    """What one copy brings of a tensor: `rows` along dimension `axis`, and of the last one `columns`: all of them as whole
+    panels, or one panel of which a part may be outside the tensor (`single`)."""
 
     tensor: str
     axis: int
     rows: int
     columns: int
+    single: bool = False
 
 
 @dataclass

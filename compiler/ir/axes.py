@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 
-from tilec.ir.attention import FLOAT_DTYPES
+from tilec.ir.attention import BYTES, FLOAT_DTYPES
 from tilec.ir.expr import Expr, Int, Iota, Kind, Op, Read, Reduce, Var, children, kind_of, walk
 from tilec.ir.nodes import Buffer, Let, Program, Role, Slot, Stmt
 from tilec.ir.nodes import walk as walk_statements
@@ -88,6 +89,16 @@ def buffer_lanes(buffers: tuple[Buffer, ...], constants: Mapping[str, int]) -> d
             lanes.append((a.name, size))
         out[b.name] = tuple(lanes)
     return out
+
+
+def stage_bytes(b: Buffer, constants: Mapping[str, int]) -> int:
+    """Bytes of one stage as it lies in memory: a layout may have room for more `columns` than the last axis has lanes."""
+    (lanes,) = buffer_lanes((b,), constants).values()
+    sizes = [n for _, n in lanes]
+    columns = dict(b.layout.params).get("columns") if b.layout else None
+    if columns is not None:
+        sizes[-1] = int(columns)
+    return prod(sizes, start=BYTES[b.dtype])
 
 
 def scope_of(p: Program, role: Role) -> Scope:

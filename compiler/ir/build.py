@@ -135,6 +135,16 @@ def _and2(x: Expr, y: Expr) -> Expr:
     return y if x is TRUE else x if y is TRUE or x is y else Op("and", (x, y))
 
 
+def conjuncts(e: Expr | None) -> tuple[Expr, ...]:
+    """Conditions whose conjunction `e` is; none for None."""
+    match e:
+        case None | Bool(True):
+            return ()
+        case Op("and", (a, b)):
+            return (*conjuncts(a), *conjuncts(b))
+    return (e,)
+
+
 def any_of(*xs: Operand) -> Expr:
     """Disjunction; `false` for none."""
     terms: list[Expr] = [FALSE, *map(lift, xs)]

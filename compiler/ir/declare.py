@@ -25,7 +25,8 @@ class Axis:
 @dataclass(frozen=True)
 class Layout:
     """How a buffer lies in shared memory or over lanes, as data: `swizzle(bytes=128, major=d)`, `xor(unit=16, rows=8)`,
-    `fragment(mma=m64n128, operand=C)`.  Parameters are (name, value) pairs; values are integers or words."""
+    `fragment(mma=m64n128, operand=C)`.  Parameters are (name, value) pairs; values are integers or words.  `columns`: what a
+    row has room for where that is more than the lanes of the last axis; what lies beyond them is never read."""
 
     kind: str
     params: tuple[tuple[str, int | str], ...] = ()

@@ -4,6 +4,9 @@ Contract.  In: a program with default tile constants.  Out: the same program wit
 of its key loops set; feature guards (`iota(d) < 128`) stay only where the tile is wider than the feature.  Results differ by
 the order of accumulation alone.
 
+    PAD       `exact`: a feature tile has its extent.  `steps`: one that a product contracts is padded to whole steps of a matrix
+              instruction, with zeros.  `power`: each is padded to a power of two of at least 16, as Triton needs
+
 Who decides, first match wins: a `tile`, `stages` or `warps` line; the tuning record (`tune.record`) among what `tune` lines
 allow; the target's cost model (`tune.model`).  What was chosen and by whom is a note in the program.
 """
@@ -11,11 +14,14 @@ allow; the target's cost model (`tune.model`).  What was chosen and by whom is a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from tilec.ir.attention import Attention, least_depth
 from tilec.ir.build import all_of
 from tilec.ir.expr import TRUE, Expr, Int, Iota, Op, Var, transform
 from tilec.ir.nodes import For, Program, Stmt, map_exprs, rewrite
+
+Padding = Literal["exact", "steps", "power"]
 
 
 @dataclass(frozen=True)
@@ -29,8 +35,8 @@ class Choice:
     by: str
 
 
-def choose_tiles(program: Program, attn: Attention, choice: Choice, *, power_of_two: bool) -> Program:
-    """The program with these tiles.  `power_of_two`: feature tiles are padded to one (at least 16), as Triton needs."""
+def choose_tiles(program: Program, attn: Attention, choice: Choice, *, pad: Padding) -> Program:
+    """The program with these tiles.  `pad`: rule PAD."""
     role = program.roles[0]
     sizes = dict(program.tile)
     axes = {a.name: a.size for b in role.buffers for a in b.axes}
@@ -42,7 +48,7 @@ def choose_tiles(program: Program, attn: Attention, choice: Choice, *, power_of_
         elif name == attn.k:
             sizes[constant.name] = choice.k
         elif isinstance(extent, Int):
-            sizes[constant.name] = padded(extent.value, depth(attn, name)) if power_of_two else extent.value
+            sizes[constant.name] = _feature_tile(attn, name, extent.value, pad)
 
     def exact(e: Expr) -> Expr | None:
         match e:
@@ -65,6 +71,18 @@ def choose_tiles(program: Program, attn: Attention, choice: Choice, *, power_of_
         roles=(replace(role, warps=choice.warps, body=rewrite(role.body, rule)),),
         notes=(*program.notes, note),
     )
+
+
+def _feature_tile(attn: Attention, name: str, extent: int, pad: Padding) -> int:
+    """Rule PAD."""
+    match pad:
+        case "power":
+            return padded(extent, depth(attn, name))
+        case "steps" if name in attn.contracted:
+            step = depth(attn, name)
+            return -(-extent // step) * step
+        case _:
+            return extent
 
 
 def padded(extent: int, least: int = 16) -> int:

@@ -3,8 +3,9 @@
 Contract.  In: the program of `specialize`.  Out: the same with a layout on every shared tile and on every register tile that a
 product reads or writes, and the sums as notes.  No result changes.
 
-    SWIZZLE   rows of a shared tile are panels of at most 128 bytes along the last axis, 16-byte chunks exchanged within them, as
-              wgmma's descriptors and tensor maps both can (PTX ISA, wgmma, shared memory matrix layout; `swizzle(bytes, major)`)
+    SWIZZLE   rows of a shared tile are panels of 128 bytes along the last axis, 16-byte chunks exchanged within them, as
+              wgmma's descriptors and tensor maps both can (PTX ISA, wgmma, shared memory matrix layout; `swizzle(bytes, major)`).
+              The last panel is whole even where the tile fills a part of it: `columns` is what there is room for
     FRAGMENT  accumulators and first operands lie over lanes as wgmma has them (PTX ISA, register fragments); of an accumulator
               rounded to 16 bits, that is the operand's layout, so weights become an operand without moving between lanes
     REUSE     a tile that is computed element by element from one nobody reads again takes its place: weights that of scores
@@ -21,7 +22,7 @@ from math import prod
 
 from tilec.dsl.faults import ScheduleFault
 from tilec.ir.attention import BYTES
-from tilec.ir.axes import Lanes, buffer_lanes, contracted
+from tilec.ir.axes import Lanes, buffer_lanes, contracted, stage_bytes
 from tilec.ir.expr import Expr, Read, substitute, walk
 from tilec.ir.nodes import Buffer, Compute, Layout, Load, Mma, Program, Role, Slot, Stmt, blocks, map_exprs, rewrite
 from tilec.ir.nodes import walk as statements
@@ -33,6 +34,7 @@ WARPGROUP = 128  # threads
 REGISTER = 4  # bytes
 RESERVE = 16
 BARRIER = 8
+PANEL = 128  # bytes
 DEPTH = 32  # bytes of one step of a product along its contracted axis
 COLUMNS, WIDEST = 8, 256
 
@@ -43,7 +45,7 @@ def place_buffers(program: Program) -> Program:
     program = program.with_(roles=tuple(_reused(r, k) for r in program.roles))
     constants = dict(program.tile)
     shared = tuple(replace(b, layout=_swizzle(b, dict(buffer_lanes((b,), constants))[b.name])) for b in program.buffers)
-    notes = [_shared_note(program, constants)]
+    notes = [_shared_note(program.with_(buffers=shared), constants)]
     roles = []
     for role in program.roles:
         lanes = buffer_lanes((*shared, *role.buffers), constants)
@@ -60,8 +62,9 @@ def _swizzle(b: Buffer, lanes: Lanes) -> Layout | None:
     if not lanes:
         return None
     axis, size = lanes[-1]
-    width = next((n for n in (128, 64, 32) if size * BYTES[b.dtype] % n == 0), 16)
-    return Layout("swizzle", (("bytes", width), ("major", axis)))
+    panel = PANEL // BYTES[b.dtype]
+    room = -(-size // panel) * panel
+    return Layout("swizzle", (("bytes", PANEL), ("major", axis), *((("columns", room),) if room != size else ())))
 
 
 def _fragments(role: Role, shared: tuple[Buffer, ...], lanes: dict[str, Lanes]) -> dict[str, Layout]:
@@ -160,10 +163,7 @@ def _renamed(role: Role, old: str, new: str) -> Role:
 
 def _shared_note(program: Program, constants: dict[str, int]) -> str:
     """Rule SHARED."""
-    parts = []
-    for b in program.buffers:
-        (lanes,) = buffer_lanes((b,), constants).values()
-        parts.append((b.name, prod(n for _, n in lanes) * BYTES[b.dtype], b.stages))
+    parts = [(b.name, stage_bytes(b, constants), b.stages) for b in program.buffers]
     parts.append(("barriers", BARRIER, sum(b.stages for b in program.barriers if b.kind == "mbarrier")))
     total, limit = sum(size * count for _, size, count in parts), target(program.target).shared_memory
     terms = " + ".join(f"{name} {count} x {size:,}" for name, size, count in parts if count)

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilec.ir.expr import ONE, ZERO, Bool, Expr, Int, Iota, Op, Read, Var, substitute, walk
+from tilec.ir.build import conjuncts
+from tilec.ir.expr import ONE, ZERO, Expr, Int, Iota, Op, Read, Var, substitute, walk
 from tilec.ir.nodes import Buffer, Cluster, Compute, For, If, Load, Program, Slot, Stmt, While, rewrite
 from tilec.ir.nodes import walk as statements
 from tilec.passes.tidy import mentioned
@@ -113,7 +114,7 @@ def _boxed(
     if any(isinstance(n, int) and n > WIDEST for n in extents) or tensor.dims[-1] is ONE:
         return None
     inside = {(substitute(i, known), dim) for i, dim in zip(index, tensor.dims, strict=True)}
-    for guard in _conjuncts(s.where):
+    for guard in conjuncts(s.where):
         match guard:
             case Op("<", (position, extent)) if (substitute(position, known), extent) in inside:
                 continue
@@ -134,15 +135,6 @@ def _lanes(i: Expr) -> str | None:
 
 def _is_scalar(e: Expr) -> bool:
     return not any(isinstance(x, Read | Iota) for x in walk(e))
-
-
-def _conjuncts(e: Expr | None) -> tuple[Expr, ...]:
-    match e:
-        case None | Bool(True):
-            return ()
-        case Op("and", (a, b)):
-            return (*_conjuncts(a), *_conjuncts(b))
-    return (e,)
 
 
 def corner(index: tuple[Expr, ...]) -> tuple[Expr, ...]:

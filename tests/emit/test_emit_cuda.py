@@ -172,13 +172,13 @@ def test_artifact_is_complete():
     assert Artifact.from_files(made.to_files()) == made
     assert made.metadata["threads"] == 384
     assert made.metadata["shared"] <= 232448
-    assert made.metadata["boxes"]["Q_map"] == {"tensor": "Q", "axis": 1, "rows": 64, "columns": 128}
+    assert made.metadata["boxes"]["Q_map"] == {"tensor": "Q", "axis": 1, "rows": 64, "columns": 128, "single": False}
 
 
 REFUSED = [
     ("1 warp registers", "1 block registers", "warps and warpgroups"),
     ("swizzle(bytes = 128, major = d)", "swizzle(bytes = 64, major = d)", "128-byte swizzled"),
-    ("iota(k) < N signal", "iota(k) < N - 1 signal", "leaves out other rows"),
+    ("iota(k) < N signal", "iota(k) < N - 1 signal", "leaves out other elements"),
     ("mma S = Q . sK[n % 2] queue wgmma", "mma S = Q . sK[n % 2]", "asynchronously"),
     ("    O = 0.0", "    priority 1\n    O = 0.0", "no text for Priority"),
     ("after 8 of 32", "after 1 of 7", "no whole number"),

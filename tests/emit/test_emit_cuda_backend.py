@@ -198,11 +198,12 @@ REFUSED = {
     "f32": (spec(dtype="f32"), "E0914", "bf16 and f16"),
     "e4m3": (spec(dtype="e4m3", out="bf16"), "E0914", "bf16 and f16"),
     "f32 output": (spec(out="f32"), "E0914", "16-bit floats"),
-    "96 features": (spec(d=96), "E0914", "panels of 64"),
+    "100 features": (spec(d=100), "E0914", "8 features at a time"),
     "320 features": (spec(d=320), "E0914", "up to 256"),
     "features first": (spec(key="K[b, h, d, k]"), "E0914", "contiguous features"),
     "six dimensions": (
-        spec(h="g : 2, h : 2", query="Q[b, q, g, h, d]", output="O[b, q, g, h, d]", lse=""), "E0914", "five dimensions"
+        spec(h="f : 2, g : 2, h : 2", query="Q[b, q, f, g, h, d]", output="O[b, q, f, g, h, d]", lse=""),
+        "E0914", "has 5",
     ),
     "value is a key": (spec(value="K"), "E0914", "one user"),
     "dropout": (spec("dropout 0.1"), "E0914", "random numbers"),

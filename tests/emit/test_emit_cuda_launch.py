@@ -155,3 +155,14 @@ def test_maps_are_made_once_and_span_the_whole_tensor(artifact, machine):
     assert box == [64, 64, 1, 1, 1]
     dims, _, box = found["K"][3:6]
     assert dims == [64, N, 1, H // 2, B] and box == [64, artifact.metadata["tile"]["TK"], 1, 1, 1]
+
+
+def test_a_map_of_single_panels_ends_with_the_rows(monkeypatch):
+    driver = Driver([])
+    monkeypatch.setattr(launch_module, "driver", driver)
+    t = torch.empty(B, M, 3, H, 72, dtype=torch.bfloat16)[:, :, 1]
+    launch_module.tensor_map(t, "bf16", {"tensor": "Q", "axis": 1, "rows": 64, "columns": 64, "single": True})
+    dims, steps, box = driver.maps[0][3:6]
+    assert dims == [72, M, H, B, 1]
+    assert steps == [3 * H * 72 * 2, 72 * 2, M * 3 * H * 72 * 2, 16]
+    assert box == [64, 64, 1, 1, 1]

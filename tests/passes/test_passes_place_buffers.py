@@ -29,12 +29,25 @@ def test_results_are_the_same_bits(name):
     assert all((one[n] == other[n]).all() for n in one)
 
 
-@pytest.mark.parametrize(("depth", "width"), [(16, 32), (32, 64), (64, 128), (96, 64), (128, 128)])
-def test_swizzles(depth, width):
+@pytest.mark.parametrize(("depth", "room"), [(16, 64), (40, 64), (64, None), (72, 128), (96, 128), (128, None)])
+def test_panels_are_whole(depth, room):
     p = kit.after(causal(depth))["place_buffers"]
     tiles = [b for b in p.buffers if b.axes]
-    assert {b.layout for b in tiles} == {Layout("swizzle", (("bytes", width), ("major", "d")))}
+    columns = () if room is None else (("columns", room),)
+    assert {b.layout for b in tiles} == {Layout("swizzle", (("bytes", 128), ("major", "d"), *columns))}
     assert all(b.layout is None for b in p.buffers if not b.axes)
+    assert f"sK 2 x {64 * (room or depth) * 2:,}" in "\n".join(p.notes)
+
+
+@pytest.mark.parametrize("depth", [40, 72])
+def test_tiles_of_contracted_features_are_whole_steps(depth):
+    text = causal(depth)
+    programs = kit.after(text)
+    p = programs["place_buffers"]
+    assert dict(p.tile)["TD"] == depth + 8
+    assert kit.complaints(p, text, kit.SIZES[0]) == []
+    one, other = (kit.outputs(programs[n], text, kit.SIZES[0])[2] for n in ("map_blocks", "use_boxes"))
+    assert all((one[n] == other[n]).all() for n in one)
 
 
 def test_fragments():
@@ -94,7 +107,7 @@ def test_too_much_shared_memory_is_refused_with_the_sum():
     )
 
 
-@pytest.mark.parametrize(("depth", "keys"), [(40, 64), (64, 40), (64, 264)])
+@pytest.mark.parametrize(("depth", "keys"), [(264, 64), (64, 40), (64, 264)])
 def test_shapes_without_an_instruction_are_refused(depth, keys):
     options = HopperOptions(2, Pipeline(wait=0))
     with pytest.raises(ScheduleFault) as caught:

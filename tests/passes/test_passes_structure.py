@@ -272,7 +272,7 @@ def test_choices_are_noted():
     text = kernel(CAUSAL)
     attn = read_text(text).kernels[0]
     p = online_softmax(prove_mask(lower_attention(attn, "cpu"), attn), "q", "k")
-    chosen = choose_tiles(p, attn, Choice(128, 64, 8, 3, "spec"), power_of_two=True)
+    chosen = choose_tiles(p, attn, Choice(128, 64, 8, 3, "spec"), pad="power")
     assert dict(chosen.tile) | {"TQ": 128, "TK": 64} == dict(chosen.tile)
     assert chosen.roles[0].warps == 8 and {s.stages for s in kit.key_loops(chosen)} == {3}
     assert "tiles by spec" in chosen.notes
