@@ -55,7 +55,7 @@ class HopperOptions:
 def hopper_passes(options: HopperOptions = HopperOptions()) -> tuple[Pass, ...]:
     """The passes with what they are told; each raises ScheduleFaults for what it cannot express."""
     return (
-        ("use_boxes", lambda p: use_boxes(p, inputs(p))),
+        ("use_boxes", lambda p: use_boxes(p, inputs(p), sequences=True)),
         ("write_positions", lambda p: tidy(write_positions(p))),
         ("split_rows", lambda p: split_rows(p, options.warpgroups)),
         ("overlap", lambda p: overlap(p, options.pipeline)),

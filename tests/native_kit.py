@@ -24,6 +24,7 @@ from tilec.passes.online_softmax import online_softmax
 from tilec.passes.prove_mask import prove_mask
 
 CAUSAL = "mask k <= q + N - M"
+WINDOW = "mask k <= q + N - M and k > q + N - M - 150"
 DTYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32}
 SMALL = {"d": "d : 32", "schedule": ""}
 
@@ -31,7 +32,7 @@ FIXTURE = kernel(CAUSAL, d="d : 128", h="h : 4", head="h // 4", scale="scale 1 /
 SPECS = {
     "causal": kernel(CAUSAL, **SMALL),
     "no mask, f16": kernel(dtype="f16", **SMALL),
-    "window": kernel("mask k <= q + N - M and k > q + N - M - 150", **SMALL),
+    "window": kernel(WINDOW, **SMALL),
     "window, softcap, alibi, sink": kernel(
         "param slope[h] : f32", "score s = 5 * tanh(s / 5)", "score s = s - slope[h] * abs(q - k)",
         "mask k <= q + N - M and k > q + N - M - 200", "sink sk[h] : f32", **SMALL,
@@ -45,6 +46,16 @@ SPECS = {
     "two pairs": kernel("query Qr[b, q, h, r] : bf16", "key Kr[b, k, r] : bf16", CAUSAL, more="r : 16", **SMALL),
     "dropout": kernel("dropout 0.25", CAUSAL, **SMALL),
     "no lse": kernel(CAUSAL, lse="", **SMALL),
+}  # fmt: skip
+PACKED = {"q": "q : M packed cu_q", "k": "k : N packed cu_k"}
+STORED = {
+    "padded keys": kernel(CAUSAL, k="k : N lengths nk", h="h : 4", head="h // 2", **SMALL),
+    "padded": kernel(WINDOW, q="q : M lengths mq", k="k : N lengths nk", **SMALL),
+    "packed": kernel(CAUSAL, **PACKED, **SMALL),
+    "packed rows": kernel(q="q : M packed cu_q", **SMALL),
+    "packed keys, bias": kernel("bias Bt[b, h, q, k] : f32", "score s = s + Bt[b, h, q, k]", k="k : N packed cu_k", **SMALL),
+    "packed, 40 features": kernel(CAUSAL, d="d : 40", schedule="", **PACKED),
+    "packed, one table": kernel("mask k <= q", q="q : M packed cu", k="k : M packed cu", dtype="f16", **SMALL),
 }  # fmt: skip
 SIZES = ({"B": 1, "M": 257, "N": 400}, {"B": 1, "M": 433, "N": 200}, {"B": 2, "M": 130, "N": 1})
 SEED, OFFSET = 2**40 + 12345, 3
@@ -75,23 +86,32 @@ def after(text, options=HopperOptions(), k=64):  # noqa: B008
     return out
 
 
-def outputs(p, text, sizes, seed=0, order=Order(), units=2, style="normal"):  # noqa: B008
-    """(attention, inputs, outputs of a run on poisoned arrays)."""
+def outputs(p, text, sizes, seed=0, order=Order(), units=2, style="normal", lengths="mixed"):  # noqa: B008
+    """(attention, inputs, outputs of a run on poisoned arrays; rows of no sequence start as a call has them)."""
     attn = attention(text)
-    inputs = make_inputs(attn, sizes, seed, style)
+    inputs = make_inputs(attn, sizes, seed, style, lengths=lengths)
     if attn.rng is not None:
         inputs[attn.rng] = np.array([SEED, OFFSET])
     env = {**sizes, **dict(p.tile)}
+    for t in p.tensors:
+        if t.name in inputs:
+            env |= {d.name: n for d, n in zip(t.dims, inputs[t.name].shape, strict=True) if isinstance(d, Var)}
+    dead = attn.index(attn.q).storage.kind != "dense"
     found = {
-        t.name: np.full(tuple(int(evaluate(d, env)) for d in t.dims), np.nan, DTYPES[t.dtype])
+        t.name: np.full(
+            tuple(int(evaluate(d, env)) for d in t.dims),
+            np.nan if not dead else 0 if t.name == attn.output else -np.inf,
+            DTYPES[t.dtype],
+        )
         for t in p.tensors
         if t.mode == "out"
     }
-    run(p, {**inputs, **found}, {**sizes, "SMS": units}, seed=seed, schedule=order)
+    extents = {n: env[n] for n in p.extents if n in env}
+    run(p, {**inputs, **found}, {**extents, "SMS": units}, seed=seed, schedule=order)
     return attn, inputs, found
 
 
-def complaints(p, text, sizes, seed=0, order=Order(), units=2, style="normal"):  # noqa: B008
+def complaints(p, text, sizes, seed=0, order=Order(), units=2, style="normal", lengths="mixed"):  # noqa: B008
     """Reports that the oracle's rule refuses."""
-    attn, inputs, found = outputs(p, text, sizes, seed, order, units, style)
+    attn, inputs, found = outputs(p, text, sizes, seed, order, units, style, lengths)
     return [str(r) for r in compare(attn, inputs, found, sizes=sizes, seed=SEED, offset=OFFSET).values() if not r.ok]

@@ -10,9 +10,9 @@ from __future__ import annotations
 from tilec.backends.cuda.writer import Box, Writer
 from tilec.ir.attention import BYTES
 from tilec.ir.axes import constant, stage_bytes
-from tilec.ir.build import conjuncts
-from tilec.ir.expr import Expr, Int, Iota, Op, transform, walk
-from tilec.ir.nodes import Buffer, Copy
+from tilec.ir.build import conjuncts, sub
+from tilec.ir.expr import Expr, Float, Int, Iota, Op, Read, transform, walk
+from tilec.ir.nodes import Buffer, Compute, Copy
 
 PANEL = 64  # 16-bit columns of 128 bytes
 
@@ -78,6 +78,26 @@ def _room(w: Writer, b: Buffer) -> int:
     """Columns that a row of a shared tile has room for."""
     columns = dict(b.layout.params).get("columns") if b.layout else None
     return w.size(b, 1) if columns is None else int(columns)
+
+
+def clear(w: Writer, s: Compute, depth: int) -> None:
+    """Prints `tile = where(first + lane < end, tile, 0)` over the rows of a shared tile, by a warp: from row end - first on
+    there are zeros.  Raises ValueError for another computation."""
+    panelled(w, s.dst.buffer)
+    b = w.x.shared[s.dst.buffer]
+    lane = Iota(b.axes[0].name)
+    match s.value:
+        case Op("where", (Op("<", (position, end)), Read(name, stage), Float(0.0))) if (
+            w.role.unit == "warp"
+            and (name, stage) == (s.dst.buffer, s.dst.stage)
+            and _sign(position, lane) == 1
+            and not any(isinstance(x, Iota) for x in walk(end))
+        ):
+            first = sub(end, transform(position, _without_lanes))
+        case _:
+            raise ValueError(f"{b.name}: the cuda backend writes zeros into rows of a shared tile, and nothing else")
+    rows, panels = w.size(b, 0), _room(w, b) // PANEL
+    w.line(depth, f"clear_rows<{rows}, {panels}>({w.x.address(b.name, s.dst.stage)}, {w.x.show(first)});")
 
 
 def panelled(w: Writer, name: str) -> None:

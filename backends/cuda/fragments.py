@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from tilec.backends.cuda.copies import load_rows
+from tilec.backends.cuda.copies import clear, load_rows
 from tilec.backends.cuda.expressions import CPP, SCALAR, Lanes
 from tilec.backends.cuda.writer import Writer
 from tilec.ir.axes import constant
@@ -26,7 +26,7 @@ def compute(w: Writer, s: Compute, depth: int, block: Block) -> None:
     if s.during and not _is_tile(w, s.dst.buffer):
         raise ValueError(f"{s.dst.buffer}: statements stand in the middle of an accumulator's computation only")
     if s.dst.buffer in w.x.shared:
-        store_scalar(w, s, depth)
+        (clear if w.x.shared[s.dst.buffer].axes else store_scalar)(w, s, depth)
         return
     b = w.x.registers[s.dst.buffer]
     name, count = w.x.names.buffer(b.name), w.registers(b)
@@ -151,8 +151,8 @@ def _source(w: Writer, r: Reduce, depth: int) -> _Source:
 def store_scalar(w: Writer, s: Compute, depth: int) -> None:
     """One integer to shared memory, by the instance's first thread."""
     b = w.x.shared[s.dst.buffer]
-    if b.axes or b.dtype != "i32":
-        raise ValueError(f"{b.name}: the cuda backend writes no tile to shared memory yet")
+    if b.dtype != "i32":
+        raise ValueError(f"{b.name}: scalars of shared memory are integers")
     thread = "lane == 0" if w.role.unit == "warp" else "threadIdx.x % 128 == 0"
     w.line(depth, f"if ({thread}) store_int({w.x.address(b.name, s.dst.stage)}, {w.x.show(s.value)});")
 

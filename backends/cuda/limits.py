@@ -43,10 +43,6 @@ def _reasons(attn: Attention) -> Iterator[tuple[str, str, Span | None] | tuple[s
         if not isinstance(extent, Int) or extent.value % UNIT or extent.value > WIDEST:
             note = f"rows are copied and stored {UNIT} features at a time, and a product has up to {WIDEST}"
             yield f"{name} = {extent}", note
-    for i in (attn.index(attn.q), attn.index(attn.k)):
-        if i.storage.kind != "dense":
-            note = "a box ends where its tensor does, and not where a sequence does"
-            yield f"`{i.name}`, whose sequences are {'packed' if i.storage.kind == 'packed' else 'padded'}", note
     if attn.rng is not None:
         yield "dropout", "its random numbers have no native code"
 

@@ -67,6 +67,18 @@ DEVICE int load_int(unsigned from) {
     "store_int": """
 DEVICE void store_int(unsigned to, int x) { asm volatile("st.shared.s32 [%0], %1;" ::"r"(to), "r"(x) : "memory"); }
 """,
+    "clear_rows": """
+// Zeros in the rows `from` ... ROWS of a tile that lies in panels of 128-byte rows, by a warp.
+template <int ROWS, int PANELS>
+DEVICE void clear_rows(unsigned tile, int from) {
+#pragma unroll 1
+  for (int x = max(from, 0) * 8 + threadIdx.x % 32; x < ROWS * 8; x += 32) {
+#pragma unroll
+    for (int p = 0; p < PANELS; ++p)
+      asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(tile + p * (ROWS * 128) + x * 16), "r"(0) : "memory");
+  }
+}
+""",
     "load_rows": """
 // A fragments of the 64 x (16 STEPS) tile at `from`, which lies in panels of 64 columns, 128-byte swizzled.
 template <int STEPS>

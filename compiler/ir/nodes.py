@@ -109,7 +109,8 @@ class Compute(Stmt):
 class Load(Stmt):
     """dst = tensor[index] where `where`, else `other`; synchronous.  Lanes are those of dst's axes.
 
-    `box`: the tile is one box of the tensor and `where` says "inside it", so one hardware fetch can bring it."""
+    `box`: the tile is one box of the tensor and `where` says "inside it", or "before the end of the sequence", so one hardware
+    fetch can bring it, with what lies behind that end."""
 
     dst: Slot
     tensor: str

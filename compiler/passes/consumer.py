@@ -103,7 +103,7 @@ class Consumer:
                 x for y in then for x in ((*done, y) if isinstance(y, Cluster) and y.kind == "epilogue" else (y,))
             )
             orelse = (*orelse, *done)
-        return If(s.cond, then, orelse)
+        return If(s.cond, self.work.counted(s, then), orelse)
 
     def take(self, ring: Ring) -> list[Stmt]:
         number = self.position.take(ring)

@@ -4,6 +4,7 @@ SLICE    loops, branches and scalars stay; clusters but `map` are opened.  Neigh
          mask are one
 FIRST    the first keys are requested before the queries, whose slots the tile before may still use; the next tile is
          claimed before the last values are requested
+EMPTY    a tile without rows (of packed or padded storage) copies nothing, and the next one is claimed at once
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from tilec.ir.expr import ZERO, Expr, Int, Op, Var
 from tilec.ir.nodes import Bar, Cluster, Copy, For, If, Let, Load, Role, Seek, Stmt, Wait
 from tilec.ir.nodes import walk as statements
 from tilec.passes.rings import Position, Ring, for_instance
+from tilec.passes.tails import Tails
 from tilec.passes.work import Work
 
 
@@ -25,12 +27,14 @@ class Producer:
     role: Role
     rings: dict[str, Ring]  # by register tile
     work: Work
+    tails: Tails
     instance: Var
     position: Position
 
     def body(self) -> tuple[Stmt, ...]:
         """All that the producer does."""
-        return self.work.around(self.arranged(self.slice(self.role.body)))
+        first = (Let(self.tails.count.name, ZERO),)
+        return self.work.around(self.arranged(self.slice(self.role.body)), first)
 
     def slice(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         """Rule SLICE."""
@@ -68,16 +72,21 @@ class Producer:
 
     def fill(self, ring: Ring, s: Load) -> list[Stmt]:
         number = self.position.take(ring)
-        return [ring.wait_empty(number), _copy(ring, s, ring.stage(number))]
+        return [ring.wait_empty(number), *self.tails.copies(ring, s, ring.stage(number))]
 
     def fill_each(self, ring: Ring, s: Load) -> list[Stmt]:
         """The slots of all instances."""
         load = for_instance(self.role, s, self.instance)
         wait = Wait(Bar(ring.empty.name, self.instance), mod(add(self.work.number, 1), 2))
-        return [For(self.instance.name, ZERO, Int(self.role.count), (wait, _copy(ring, load, self.instance)))]
+        copies = self.tails.copies(ring, load, self.instance)
+        return [For(self.instance.name, ZERO, Int(self.role.count), (wait, *copies))]
 
     def arranged(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        """Rule FIRST.  Without a first tile no loop runs, so only the two ends need the condition."""
+        """Rules FIRST and EMPTY.  Without a first tile no loop runs, so only the two ends need the condition."""
+        rows = next((s for s in body if isinstance(s, If) and s.cond is self.work.rows), None)
+        if rows is not None:
+            held = If(rows.cond, self.work.counted(rows, self.arranged(rows.then)), self.work.claimed())
+            return tuple(held if s is rows else s for s in body)
         found = next((s for s in body if isinstance(s, If) and any(_is(x, "prologue") for x in s.then)), None)
         if found is None:
             return (*body, *self.work.claimed())
@@ -101,10 +110,6 @@ def _is(s: Stmt, kind: str) -> bool:
 
 def _copies(body: tuple[Stmt, ...]) -> bool:
     return any(isinstance(s, Copy) for s in statements(body))
-
-
-def _copy(ring: Ring, s: Load, stage: Expr) -> Copy:
-    return Copy(ring.slot(stage), s.tensor, s.index, s.where, Bar(ring.full.name, stage))
 
 
 def merged(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:

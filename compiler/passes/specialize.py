@@ -7,6 +7,7 @@ changes.
 
     producer  see `producer`: SLICE, FIRST
     consumer  see `consumer`: RELEASE, TURNS (ping-pong)
+    TAIL      what lies behind the end of a sequence reaches no product of weights (see `tails`)
     OWN       query rows belong to an instance: a slot per warpgroup, read into registers, or by the products themselves
     WORK      `one`: a CTA has one tile.  `static`: tiles cta, cta + ctas, …  `dynamic`: the first is the CTA's own number, others
               are claimed from a counter (see `work`)
@@ -22,12 +23,14 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tilec.dsl.faults import ScheduleFault
-from tilec.ir.nodes import Barrier, Program, Role, While
+from tilec.ir.expr import Expr
+from tilec.ir.nodes import Barrier, If, Load, Program, Role, While
 from tilec.ir.nodes import walk as statements
 from tilec.passes.consumer import Consumer
 from tilec.passes.producer import Producer
-from tilec.passes.rings import Position, find_rings
+from tilec.passes.rings import Position, Ring, find_rings
 from tilec.passes.scope import fresh
+from tilec.passes.tails import find_tails
 from tilec.passes.tidy import tidy
 from tilec.passes.work import Kind, work_of
 
@@ -59,14 +62,16 @@ def specialize(program: Program, roles: Roles = Roles()) -> Program:
     found = find_rings(program, role, roles.stages)
     rings = {r.tile.name: r for r in found}
     leader = next(r for r in found if not r.own)
-    work = work_of(program, roles.work, role.count)
+    work = work_of(program, roles.work, role.count, _rows(role, found))
+    tails = find_tails(program, role, found)
     half, pass_on = fresh(program, "half", "turn")
     turn = Barrier(pass_on.name, "named", 2, role.count) if roles.turns and role.count > 1 else None
     shared = roles.queries == "shared"
-    produced = Producer(role, rings, work, half, Position(work.steps, leader)).body()
+    produced = Producer(role, rings, work, tails, half, Position(work.steps, leader)).body()
     consumed = Consumer(role, rings, work, turn, shared, Position(work.steps, leader)).body()
     kept = tuple(b for b in role.buffers if b.name not in rings or (rings[b.name].own and not shared))
-    barriers = (*(b for r in found for b in (r.full, r.empty)), *work.barriers, *(() if turn is None else (turn,)))
+    own = (*((tails.landed,) if tails.used(produced) else ()), *(() if turn is None else (turn,)))
+    barriers = (*(b for r in found for b in (r.full, r.empty)), *work.barriers, *own)
     return tidy(
         program.with_(
             extents=(*program.extents, *work.extents),
@@ -80,6 +85,15 @@ def specialize(program: Program, roles: Roles = Roles()) -> Program:
             ),
         )
     )
+
+
+def _rows(role: Role, rings: tuple[Ring, ...]) -> Expr | None:
+    """The condition under which a tile has query rows, where there is one."""
+    own = {r.tile.name for r in rings if r.own}
+    for s in role.body:
+        if isinstance(s, If) and any(isinstance(x, Load) and x.dst.buffer in own for x in statements(s.then)):
+            return s.cond
+    return None
 
 
 def split_registers(consumers: int, asked: tuple[int, int] | None = None) -> tuple[int, int]:

@@ -2,18 +2,18 @@
 
 Contract.  A Load of a tile gets `box = True` if its tile is a dense box: every index is a scalar, or a scalar plus the lanes of
 one axis; the axes come in the order of the tile's; and its guard says no more than "inside the tensor", which the
-hardware answers with zeros.  Positions are written out (`j * TK + iota(k)` for `@k`), so that a printer sees the corner
-of the box; a loop that no longer reads the positions no longer computes them.  No result changes.
+hardware answers with zeros, or with `sequences` "inside the sequence", which is left to who copies.  Positions are written
+out (`j * TK + iota(k)` for `@k`), so that a printer sees the corner of the box; a loop that no longer reads the positions no
+longer computes them.  No result changes.
 
-A guard that is tighter than the tensor (a sequence's own length in packed or padded storage), a stride between positions
-(residue order) or a gather (pages) leaves a Load as it is.
+A stride between positions (residue order) or a gather (pages) leaves a Load as it is.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from tilec.ir.build import conjuncts
+from tilec.ir.build import add, conjuncts
 from tilec.ir.expr import ONE, ZERO, Expr, Int, Iota, Op, Read, Var, substitute, walk
 from tilec.ir.nodes import Buffer, Cluster, Compute, For, If, Load, Program, Slot, Stmt, While, rewrite
 from tilec.ir.nodes import walk as statements
@@ -22,17 +22,27 @@ from tilec.passes.tidy import mentioned
 WIDEST = 256  # elements of a box along one dimension: CUDA driver API, cuTensorMapEncodeTiled, boxDim
 
 
-def use_boxes(program: Program, tensors: frozenset[str]) -> Program:
-    """The program with boxes marked among the loads of `tensors`, all loads of a tensor or none."""
-    sizes = dict(program.tile)
+def use_boxes(program: Program, tensors: frozenset[str], *, sequences: bool = False) -> Program:
+    """The program with boxes marked among the loads of `tensors`, all loads of a tensor or none.  `sequences`: also those that
+    end where their sequence does, before the tensor."""
     roles = []
     for role in program.roles:
-        buffers = {b.name: b for b in role.buffers}
-        marked = _mark(role.body, {}, program, buffers, sizes)
+        rule = _Rule(program, {b.name: b for b in role.buffers}, dict(program.tile), sequences)
+        marked = _mark(role.body, {}, rule)
         loads = [s for s in _loads(marked) if s.tensor in tensors]
         whole = {s.tensor for s in loads} - {s.tensor for s in loads if not s.box}
         roles.append(replace(role, body=rewrite(_choose(role.body, marked, whole), _drop_positions)))
     return program.with_(roles=tuple(roles))
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """What decides whether a load is a box."""
+
+    program: Program
+    buffers: dict[str, Buffer]
+    sizes: dict[str, int]
+    sequences: bool
 
 
 def _loads(body: tuple[Stmt, ...]) -> list[Load]:
@@ -73,53 +83,47 @@ def _choose(old: tuple[Stmt, ...], new: tuple[Stmt, ...], whole: set[str]) -> tu
     return tuple(out)
 
 
-def _mark(
-    body: tuple[Stmt, ...],
-    positions: dict[Expr, Expr],
-    program: Program,
-    buffers: dict[str, Buffer],
-    sizes: dict[str, int],
-) -> tuple[Stmt, ...]:
+def _mark(body: tuple[Stmt, ...], positions: dict[Expr, Expr], rule: _Rule) -> tuple[Stmt, ...]:
     out: list[Stmt] = []
     known = dict(positions)
     for s in body:
         match s:
-            case Compute(Slot(name), value) if len(buffers[name].axes) == 1 and buffers[name].dtype == "i32":
+            case Compute(Slot(name), value) if len(rule.buffers[name].axes) == 1 and rule.buffers[name].dtype == "i32":
                 known[Read(name)] = value
                 out.append(s)
             case For() | While() | Cluster():
-                out.append(replace(s, body=_mark(s.body, known, program, buffers, sizes)))
+                out.append(replace(s, body=_mark(s.body, known, rule)))
             case If():
-                then = _mark(s.then, known, program, buffers, sizes)
-                out.append(If(s.cond, then, _mark(s.orelse, known, program, buffers, sizes)))
+                then = _mark(s.then, known, rule)
+                out.append(If(s.cond, then, _mark(s.orelse, known, rule)))
             case Load():
-                out.append(_boxed(s, known, program, buffers, sizes) or s)
+                out.append(_boxed(s, known, rule) or s)
             case _:
                 out.append(s)
     return tuple(out)
 
 
-def _boxed(
-    s: Load, known: dict[Expr, Expr], program: Program, buffers: dict[str, Buffer], sizes: dict[str, int]
-) -> Load | None:
+def _boxed(s: Load, known: dict[Expr, Expr], rule: _Rule) -> Load | None:
     """The load as a box, or None."""
-    tensor, tile = program.tensor(s.tensor), buffers[s.dst.buffer]
+    tensor, tile, sizes = rule.program.tensor(s.tensor), rule.buffers[s.dst.buffer], rule.sizes
     if tensor.mode != "in" or s.other is not ZERO or len(tensor.dims) > 5:
         return None
-    index = tuple(substitute(i, known) for i in s.index)
+    index = tuple(_from_start(substitute(i, known)) for i in s.index)
     axes = [axis for i in index if (axis := _lanes(i)) is not None]
     if any(_lanes(i) is None and not _is_scalar(i) for i in index) or axes != [a.name for a in tile.axes]:
         return None
     extents = [sizes[a.size.name] if isinstance(a.size, Var) else a.size for a in tile.axes]
     if any(isinstance(n, int) and n > WIDEST for n in extents) or tensor.dims[-1] is ONE:
         return None
-    inside = {(substitute(i, known), dim) for i, dim in zip(index, tensor.dims, strict=True)}
+    inside = set(zip(index, tensor.dims, strict=True))
     for guard in conjuncts(s.where):
         match guard:
-            case Op("<", (position, extent)) if (substitute(position, known), extent) in inside:
-                continue
-            case _:
-                return None
+            case Op("<", (position, end)):
+                position = substitute(position, known)
+                whole = rule.sequences and _is_scalar(end) and _lanes(position) == axes[0]
+                if whole or (position, end) in inside:
+                    continue
+        return None
     return replace(s, index=index, box=True)
 
 
@@ -131,6 +135,18 @@ def _lanes(i: Expr) -> str | None:
         case Op("+", (start, Iota(axis))) if _is_scalar(start):
             return axis
     return None
+
+
+def _from_start(e: Expr) -> Expr:
+    """`start + (first + iota)` with its scalars together."""
+    match e:
+        case Op("+", (start, Op("+", (first, Iota() as lane)))) if _is_scalar(start) and _is_scalar(first):
+            return Op("+", (add(start, first), lane))
+        case Op("+", (start, Iota())) if _is_scalar(start):
+            return e
+        case Op("+", (Iota() as lane, start)) if _is_scalar(start):
+            return Op("+", (start, lane))
+    return e
 
 
 def _is_scalar(e: Expr) -> bool:

@@ -2,6 +2,8 @@
 
 A claimed number goes from the producer to the consumers through two slots.  A CTA's first tile is its own number and uses no
 slot, so slot and phase of the number after tile `it` count from it - 1.
+
+Of packed and padded storage some tiles have no rows.  Whatever is filled once for a tile then counts those that have.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from tilec.ir.nodes import (
     Claim,
     Compute,
     Global,
+    If,
     Let,
     Program,
     Slot,
@@ -36,15 +39,18 @@ SLOTS = 2
 
 @dataclass(frozen=True)
 class Work:
-    """`steps` counts key steps, `done` tiles, `tile` is the number of the current one."""
+    """`steps` counts key steps, `done` tiles, `filled` those with rows; `tile` is the number of the current one.  `rows`: whether
+    it has rows, None where every tile has."""
 
     kind: Kind
     tiles: Expr
     consumers: int
+    rows: Expr | None
     steps: Var
     tile: Var
     count: Var
     done: Var
+    filled: Var
     units: Var
     slots: Var
     counter: Var
@@ -53,8 +59,16 @@ class Work:
 
     @property
     def number(self) -> Expr:
-        """Tiles done before this one."""
-        return ZERO if self.kind == "one" else self.done
+        """Tiles with rows before this one."""
+        if self.kind == "one":
+            return ZERO
+        return self.done if self.rows is None else self.filled
+
+    def counted(self, s: If, then: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        """What happens under `s`, with the count of tiles that have rows if it is they who happen."""
+        if s.cond is not self.rows or self.kind == "one":
+            return then
+        return (*then, Let(self.filled.name, add(self.filled, 1)))
 
     @property
     def ctas(self) -> Expr:
@@ -89,7 +103,8 @@ class Work:
             compare("<", self.tile, self.count),
             rewrite(body, lambda s: (map_exprs(s, lambda e: substitute(e, env)),)),
         )
-        lets = (Let(self.count.name, self.tiles), Let(self.tile.name, Var("cta")), Let(self.done.name, ZERO), start)
+        counts = (Let(self.done.name, ZERO), Let(self.filled.name, ZERO), start)
+        lets = (Let(self.count.name, self.tiles), Let(self.tile.name, Var("cta")), *counts)
         return (*lets, *first, loop)
 
     def claimed(self) -> tuple[Stmt, ...]:
@@ -127,9 +142,11 @@ class Work:
         return mod(number, SLOTS), number
 
 
-def work_of(program: Program, kind: Kind, consumers: int) -> Work:
-    """The plan for `program`, with names that are free in it.  Raises ValueError if its CTAs already take several tiles."""
+def work_of(program: Program, kind: Kind, consumers: int, rows: Expr | None = None) -> Work:
+    """The plan for `program`, whose tile has work if `rows`, with names that are free in it.
+
+    Raises ValueError if its CTAs already take several tiles."""
     if program.grid.ctas is not program.grid.tiles:
         raise ValueError(f"the CTAs already share the tiles: {program.grid.order}")
-    found = fresh(program, "n", "t", "tiles", "it", "SMS", "slots", "counter", "slot_full", "slot_empty")
-    return Work(kind, program.grid.tiles, consumers, *found)
+    found = fresh(program, "n", "t", "tiles", "it", "rows", "SMS", "slots", "counter", "slot_full", "slot_empty")
+    return Work(kind, program.grid.tiles, consumers, rows, *found)

@@ -50,6 +50,8 @@ def tile(text):
     return tuple(compiled(text).metadata["tile"][n] for n in ("TQ", "TK"))
 
 
+PACKED = {"q": "q : M packed cu_q", "k": "k : N packed cu_k"}
+LENGTHS = {"k": "k : N lengths n"}
 TAKEN = {
     "64, no mask": (spec(d=64), (192, 128)),
     "64, softcap": (spec(SOFTCAP, CAUSAL, d=64), (192, 128)),
@@ -64,6 +66,9 @@ TAKEN = {
     "192 and 128": (spec(CAUSAL, d=192, more="e : 128", value="V[b, k, h, e] : bf16", output="O[b, q, h, e]"), (128, 80)),
     "two pairs": (spec("query Qr[b, q, h, r] : bf16", "key Kr[b, k, r] : bf16", CAUSAL, more="r : 64"), (128, 80)),
     "256, causal": (spec(CAUSAL, d=256), (128, 80)),
+    "packed, groups of 4": (spec(CAUSAL, h="h : 8", head="h // 4", **PACKED), (128, 128)),
+    "64, packed": (spec(d=64, **PACKED), (192, 128)),
+    "padded keys, window": (spec(WINDOW, **LENGTHS), (128, 128)),
 }  # fmt: skip
 
 
@@ -188,11 +193,8 @@ def test_shapes_are_tried_from_the_measured_ones_down():
 
 # ---------------------------------------------------------------------------------------------- what is refused
 
-LENGTHS = {"k": "k : N lengths n"}
 PAGES = ("", "paged pages[b, k // 16]", "paged pages[b, k // 16]")
 REFUSED = {
-    "packed rows": (spec(q="q : M packed cu"), "E0914", "where a sequence does"),
-    "padded keys": (spec(**LENGTHS), "E0914", "where a sequence does"),
     "pages": (spec(tails=PAGES, **LENGTHS), "E0914", "no box of one tensor"),
     "residue classes": (spec("mask (q - k) % 4 == 0 and k <= q"), "E0811", "positions have a stride"),
     "f32": (spec(dtype="f32"), "E0914", "bf16 and f16"),

@@ -1,0 +1,115 @@
+"""Packed and padded sequences through the cuda backend, on a Hopper GPU: against float64, with NaN in everything that is dead.
+
+A wrong barrier hangs for ever, so a time-out ends the process.
+"""
+
+import numpy as np
+import pytest
+import torch
+from feature_specs import CAUSAL, kernel
+
+import tilec
+from tilec.frontend import read_text
+from tilec.ir.attention import Attention
+from tilec.oracle.inputs import make_inputs
+from tilec.oracle.numerics import verify
+from tilec.oracle.tensors import from_torch, to_torch
+
+hopper = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
+pytestmark = [
+    pytest.mark.skipif(not hopper, reason="needs a Hopper GPU"),
+    pytest.mark.timeout(120, method="thread"),
+]
+
+WINDOW = "mask k <= q + N - M and k > q + N - M - 300"
+PACKED = {"q": "q : M packed cu_q", "k": "k : N packed cu_k"}
+LENGTHS = {"k": "k : N lengths nk"}
+
+
+def spec(*lines, d=128, **parts):
+    return kernel(*lines, d=f"d : {d}", **{"scale": f"scale 1 / sqrt({d})", "schedule": "", **parts})
+
+
+SPECS = {
+    "packed": spec(CAUSAL, h="h : 8", head="h // 4", **PACKED),
+    "packed, 64": spec(d=64, **PACKED),
+    "packed, window and sink, 256": spec(WINDOW, "sink Z[h] : f32", d=256, **PACKED),
+    "packed rows, dense keys": spec(q="q : M packed cu_q"),
+    "padded keys": spec(CAUSAL, h="h : 8", head="h // 2", **LENGTHS),
+    "padded keys, heads first": spec(
+        CAUSAL, key="K[b, h, k, d]", value="V[b, h, k, d] : bf16", **LENGTHS
+    ),
+    "padded, window": spec(WINDOW, q="q : M lengths mq", **LENGTHS),
+}  # fmt: skip
+SIZES = [
+    {"B": 24, "M": 700, "N": 700},  # 0, 1, tile - 1, tile, ... then random: several tiles a block
+    {"B": 7, "M": 130, "N": 2049},
+    {"B": 150, "M": 40, "N": 300},
+]
+
+
+@pytest.fixture(scope="module")
+def attend(tmp_path_factory):
+    folder, made = tmp_path_factory.mktemp("kernels"), {}
+
+    def get(text):
+        if text not in made:
+            made[text] = tilec.load(text, target="sm90", backend="cuda", cache_dir=folder)
+        return made[text]
+
+    return get
+
+
+def call(attend, text, inputs):
+    """Outputs of a call whose own memory is poisoned first, by name."""
+    f = attend(text)
+    given = [t.cuda() for t in to_torch(inputs, "cpu").values()]
+    bound = f.plan(given, None).bound
+    out = tuple(torch.full(o.shape, torch.nan, dtype=o.dtype, device="cuda") for o in bound.outputs)
+    with torch.no_grad():
+        f(*given, out=out)
+        first = [t.clone() for t in out]
+        f(*given, out=out)
+    torch.cuda.synchronize()
+    assert all(torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in zip(first, out, strict=True))
+    return {o.name: t.cpu() for o, t in zip(f.signature.outputs, out, strict=True)}
+
+
+def attention(text) -> Attention:
+    return read_text(text).kernels[0]
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("name", SPECS)
+def test_sequences_are_right(attend, name, sizes):
+    text = SPECS[name]
+    inputs = make_inputs(attention(text), sizes, 1, tile=128)
+    found = from_torch(call(attend, text, inputs))
+    assert [str(r) for r in verify(attention(text), inputs, found, sizes=sizes).values() if not r.ok] == []
+
+
+@pytest.mark.parametrize("name", ["packed", "packed, 64"])
+def test_neighbours_of_nan_change_no_bit(attend, name):
+    text, sizes = SPECS[name], {"B": 9, "M": 400, "N": 400}
+    lengths = {"q": [5, 129, 64, 0, 300, 1, 77, 128, 9], "k": [200, 130, 64, 40, 301, 1, 78, 0, 399]}
+    inputs = make_inputs(attention(text), sizes, 2, lengths=lengths)
+    clean = call(attend, text, inputs)
+    edges = {n: np.cumsum([0, *lengths[n]]) for n in "qk"}
+    for kept in range(9):
+        poisoned = {n: a.copy() for n, a in inputs.items()}
+        for tensor, axis in (("Q", "q"), ("K", "k"), ("V", "k")):
+            lo, hi = edges[axis][kept : kept + 2]
+            poisoned[tensor][:lo] = np.nan
+            poisoned[tensor][hi:] = np.nan
+        found = call(attend, text, poisoned)
+        lo, hi = edges["q"][kept : kept + 2]
+        assert torch.equal(found["O"][lo:hi], clean["O"][lo:hi])
+        assert torch.equal(found["L"][:, lo:hi], clean["L"][:, lo:hi])
+
+
+@pytest.mark.parametrize("lengths", [{"q": [0] * 5, "k": [3] * 5}, {"q": [9, 0, 200, 0, 1], "k": [0] * 5}])
+def test_nothing_to_do(attend, lengths):
+    text, sizes = SPECS["packed"], {"B": 5, "M": 200, "N": 8}
+    inputs = make_inputs(attention(text), sizes, 3, lengths=lengths, tail=3)
+    found = from_torch(call(attend, text, inputs))
+    assert not found["O"].any() and np.isneginf(found["L"]).all()
