@@ -21,14 +21,12 @@ import torch
 
 from tilec.backends.runtime import timing
 from tilec.backends.runtime.settings import settings
-from tilec.dsl.faults import TargetFault
-from tilec.frontend import Spec, bind, unbound_constants
+from tilec.frontend import Spec
 from tilec.ir.attention import Attention
 from tilec.legality import choose_backend
 from tilec.measure import QUOTED, Plan, measure
 from tilec.peers.adapters import PACKAGES, PEERS, Call
-from tilec.peers.case import Case, make_tensors
-from tilec.shapes import call_sizes
+from tilec.peers.case import Case, on_device
 from tilec.targets import target
 from tilec.watchdog import Watchdog
 
@@ -167,22 +165,10 @@ def bench_kernel(
 ) -> Result:
     """Measures one kernel of a file on this machine's device.  `shape` gives every symbol that the call has.
 
-    Raises TargetFault E0905 for a symbol without a value, E0906 for a target that this machine cannot run."""
-    from tilec.backends.runtime import device as devices
+    Raises the faults of `peers.case.on_device`."""
     from tilec.jit import load
 
-    missing = [n for n in (*attn.extents, *unbound_constants(attn)) if n not in shape]
-    if missing:
-        hint = f"add --shape {','.join(f'{n}=…' for n in missing)}"
-        raise TargetFault(
-            "E0905", f"`{attn.name}` needs values for {', '.join(missing)}", hint=hint, source=spec.source
-        )
-    device = devices.first()
-    if devices.target_of(device) != name:
-        note = f"it has {devices.describe(device)}"
-        raise TargetFault("E0906", f"this machine cannot run {name}", note=note)
-    sizes = call_sizes(attn, shape)
-    case = Case(bind(attn, {n: shape[n] for n in unbound_constants(attn)}), sizes, make_tensors(attn, sizes, device))
+    case = on_device(spec, attn, name, shape)
     kernel = load(Path(spec.source.path), kernel=attn.name, target=name, backend=backend)
     arguments = tuple(case.tensors[n] for n in kernel.signature.names)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tilec.cli_options import BACKEND, JSON, KERNEL, SET, SHAPE, SPEC, TARGET, kinds, peers, record
 from tilec.dsl.faults import Fault, Faults
 from tilec.terminal import as_data, faults_of, progress, report, show_json, show_table
 
@@ -33,49 +34,6 @@ class Commands(click.Group):
             else:
                 report(faults)
             ctx.exit(1)
-
-
-def _bindings(ctx: click.Context, param: click.Parameter, value: Any) -> dict[str, int]:
-    """`B=2,M=300`, given any number of times: extents by symbol."""
-    out: dict[str, int] = {}
-    texts = value if isinstance(value, tuple) else (value or "",)
-    for part in (p for text in texts for p in text.split(",") if p.strip()):
-        name, equals, size = part.partition("=")
-        if not equals or not name.strip().isidentifier() or not size.strip().isdigit():
-            raise click.BadParameter(f"`{part.strip()}` is not NAME=SIZE", ctx, param)
-        out[name.strip()] = int(size)
-    return out
-
-
-def _kinds(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
-    return _words(ctx, param, value, ("source", "asm", "binary"))
-
-
-def _peers(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
-    return _words(ctx, param, value, ("sdpa", "cudnn", "flex", "fa3", "fa4"))
-
-
-def _words(ctx: click.Context, param: click.Parameter, value: str | None, choices: tuple[str, ...]) -> tuple[str, ...]:
-    """`source,asm`: each one of `choices`."""
-    words = tuple(w.strip() for w in (value or "").split(",") if w.strip())
-    for word in words:
-        if word not in choices:
-            raise click.BadParameter(f"`{word}` is none of {', '.join(choices)}", ctx, param)
-    return words
-
-
-def _remember_json(ctx: click.Context, _: click.Parameter, on: bool) -> bool:
-    ctx.meta["json"] = on
-    return on
-
-
-SPEC = click.argument("path", metavar="SPEC", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-JSON = click.option("--json", "as_json", is_flag=True, is_eager=True, callback=_remember_json, help="Print JSON.")
-TARGET = click.option("--target", help="sm90, gfx942, … (default: this machine's GPU, else cpu).")
-KERNEL = click.option("--kernel", help="Which kernel, where the file has several.")
-BACKEND = click.option("--backend", help="Instead of the target's first: triton, cuda, hip, cpu.")
-SET = click.option("--set", "constants", multiple=True, callback=_bindings, help="Constants: --set D=128.")
-SHAPE = click.option("--shape", callback=_bindings, help="Extents of the call: B=2,M=300,N=300.")
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -180,7 +138,7 @@ def list_targets(name: str | None, as_json: bool) -> None:
 @click.option(
     "-o", "--output", type=click.Path(file_okay=False, path_type=Path), help="Write a module into this folder."
 )
-@click.option("--emit", callback=_kinds, help="Print or, with -o, write: source, asm, binary (a list).")
+@click.option("--emit", callback=kinds, help="Print or, with -o, write: source, asm, binary (a list).")
 @click.option("--dump-ir", is_flag=False, flag_value="", help="Print the program after each pass, or after =PASS.")
 def compile_spec(
     path: Path,
@@ -258,7 +216,7 @@ def explain_spec(
 @SET
 @SHAPE
 @click.option(
-    "--against", default="sdpa,cudnn,flex,fa3,fa4", show_default=True, callback=_peers, help="Peers to measure."
+    "--against", default="sdpa,cudnn,flex,fa3,fa4", show_default=True, callback=peers, help="Peers to measure."
 )
 @click.option("--rounds", default=6, show_default=True, help="Interleaved rounds of bursts; the median counts.")
 @click.option("--sustained", default=0.3, show_default=True, help="Seconds of each kernel alone.")
@@ -300,6 +258,61 @@ def bench_spec(
         click.echo(result.to_json())
     else:
         show_table(table(result))
+
+
+@main.command("tune")
+@SPEC
+@KERNEL
+@TARGET
+@SET
+@SHAPE
+@click.option("--compile-only", is_flag=True, help="List which candidates compile; needs no device.")
+@click.option("--most", default=40, show_default=True, help="Candidates that --compile-only lists.")
+@click.option("--limit", default=240.0, show_default=True, help="Seconds after which no race is begun.")
+@click.option("--workers", default=0, help="Compiling processes (default: one for each core).")
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    callback=record,
+    help="Keep the row in this record (TOML), beside its other rows.",
+)
+@JSON
+def tune_spec(
+    path: Path,
+    kernel: str | None,
+    target: str | None,
+    constants: dict[str, int],
+    shape: dict[str, int],
+    compile_only: bool,
+    most: int,
+    limit: float,
+    workers: int,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Searches the schedules of a native kernel for the fastest on this machine."""
+    from tilec.frontend import read_spec
+    from tilec.terminal import bar
+    from tilec.tune_spec import Options, candidate_table, keep, list_candidates, tune_kernel, tuned_table
+
+    spec = read_spec(path)
+    attn = _one(spec, kernel)
+    name, sizes = target or _device_target(), {**constants, **shape}
+    options = Options(seconds=limit, workers=workers)
+    with bar() as say:
+        if compile_only:
+            listed = list_candidates(spec, attn, name, sizes, say, options, most)
+        else:
+            tuned = tune_kernel(spec, attn, name, sizes, say, lambda t: keep(out, t.row) if out else None, options)
+    if compile_only and as_json:
+        show_json([c.to_data() for c in listed])
+    elif compile_only:
+        show_table(candidate_table(listed))
+    elif as_json:
+        show_json(tuned.to_data())
+    else:
+        show_table(tuned_table(tuned))
+        click.echo(tuned.to_data()["row"])
 
 
 @main.command()

@@ -39,6 +39,7 @@ from tilec.schedule import EMPTY, Schedule
 from tilec.targets import target as target_of
 from tilec.tune.classes import mask_class
 from tilec.tune.hopper import Point, points
+from tilec.user_record import user_rows
 
 TOO_LARGE = ("E0803", "E0812")  # other points of the table may fit
 
@@ -79,18 +80,11 @@ def lower_native(attn: Attention, target: str, schedule: Schedule | None = None)
 
 def programs(attn: Attention, target: str, schedule: Schedule | None = None) -> Iterator[Program]:
     """Lowered programs whose tiles fit, the fastest that was measured first.  Raises as `lower_native`."""
-    machine, schedule = target_of(target), schedule or EMPTY
-    backend = machine.backend("cuda")
-    if backend is None or "wgmma" not in machine.features:
-        message = f"the cuda backend has no kernels for {target}"
-        raise TargetFault("E0914", message, note="its matrix instructions are wgmma", hint="sm90 has them")
-    check_target(attn, machine)
-    check_lines(attn, schedule)
-    case = Case(attn, machine, backend, schedule, frozenset({"aligned"}))
+    case = native_case(attn, target, schedule)
     front = sequential(case)
     first: ScheduleFault | None = None
     found = False
-    for point in points(attn, schedule):
+    for point in points(attn, case.schedule, user_rows()):
         try:
             program = _shaped(front, case, point)
         except ScheduleFault as fault:
@@ -103,6 +97,24 @@ def programs(attn: Attention, target: str, schedule: Schedule | None = None) -> 
     if not found:
         assert first is not None
         raise first
+
+
+def program_at(attn: Attention, target: str, schedule: Schedule | None, point: Point) -> Program:
+    """The program at one point.  Raises as `lower_native`, also for tiles that do not fit."""
+    case = native_case(attn, target, schedule)
+    return _shaped(sequential(case), case, point)
+
+
+def native_case(attn: Attention, target: str, schedule: Schedule | None) -> Case:
+    """What decides.  Raises the faults of `lower_native` that do not depend on shapes."""
+    machine, schedule = target_of(target), schedule or EMPTY
+    backend = machine.backend("cuda")
+    if backend is None or "wgmma" not in machine.features:
+        message = f"the cuda backend has no kernels for {target}"
+        raise TargetFault("E0914", message, note="its matrix instructions are wgmma", hint="sm90 has them")
+    check_target(attn, machine)
+    check_lines(attn, schedule)
+    return Case(attn, machine, backend, schedule, frozenset({"aligned"}))
 
 
 def sequential(case: Case) -> Program:

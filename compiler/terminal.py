@@ -90,6 +90,22 @@ def progress(text: str) -> Iterator[Progress]:
         bar.stop()
 
 
+@contextmanager
+def bar() -> Iterator[Any]:
+    """A progress bar on stderr, if somebody may be watching: call it with what goes on, and how much of how much is done."""
+    if not sys.stderr.isatty():
+        yield lambda text, done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task("")
+        yield lambda text, done, total: shown.update(task, description=text, completed=done, total=total)
+
+
 def show_table(table: Any) -> None:
     """A rich table on stdout, as wide as it needs when stdout is not a terminal."""
     from rich.console import Console

@@ -28,10 +28,13 @@ class Cuda:
     features = ALIGNED
 
     def toolchain(self, target: str) -> Mapping[str, str]:
-        """Version of NVRTC.  Raises TargetFault E0911 where it is not installed."""
+        """Version of NVRTC, and the user's tuning record, if there is one.  Raises TargetFault E0911 without NVRTC, CallFault
+        E1060 for a record that cannot be read."""
         from tilec.backends.cuda.build import toolchain
+        from tilec.user_record import record_digest
 
-        return toolchain()
+        digest = record_digest()
+        return {**toolchain(), **({"record": digest} if digest else {})}
 
     def compile(self, attn: Attention, target: str, schedule: Schedule, variant: Variant) -> Artifact:
         """Lowers, prints and compiles `attn`: the first shape whose registers the assembler keeps.

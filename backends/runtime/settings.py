@@ -6,6 +6,7 @@
     TILEC_BACKEND    the backend to compile with where a call of `tilec.load` does not name one.
     TILEC_LOCK_WAIT  seconds to wait for another process that is compiling the same kernel before compiling it too;
                      default 120.
+    TILEC_RECORD     a file of tuned shapes, as `tilec tune --out` writes it; its rows come before those of this package.
     TILEC_COMMIT     what `tilec bench` writes as the compiler's commit, where it runs from a copy without a repository.
 
 They are read when a kernel is loaded or meets a new call shape, never in between.
@@ -29,6 +30,7 @@ class Settings:
     backend: str | None
     lock_wait: float
     commit: str | None = None
+    record: Path | None = None
 
 
 def settings() -> Settings:
@@ -39,6 +41,7 @@ def settings() -> Settings:
         backend=os.environ.get("TILEC_BACKEND") or None,
         lock_wait=_seconds(os.environ.get("TILEC_LOCK_WAIT", "120")),
         commit=os.environ.get("TILEC_COMMIT") or None,
+        record=Path(found).expanduser() if (found := os.environ.get("TILEC_RECORD")) else None,
     )
 
 

@@ -14,9 +14,12 @@ from typing import Any
 
 import torch
 
+from tilec.dsl.faults import TargetFault
+from tilec.frontend import Spec, bind, unbound_constants
 from tilec.ir.attention import Attention, Tensor
 from tilec.ir.expr import TRUE, Expr, Fetch, Float, Int, Op, Var, free_vars, walk
 from tilec.peers.torch_expr import value
+from tilec.shapes import call_sizes
 
 ROWS = 512  # rows of the mask evaluated at a time
 
@@ -180,6 +183,26 @@ class Case:
         order = [("batch", "head", "row", "feature").index(self._axis(t, e)) for e in t.index]
         squeezed = [i for i in range(4) if i not in order]
         return o.permute([*squeezed, *order]).flatten(0, len(squeezed)) if squeezed else o.permute(order)
+
+
+def on_device(spec: Spec, attn: Attention, target: str, shape: Mapping[str, int]) -> Case:
+    """A kernel of a file on this machine's device, with tensors of this `shape`, which gives every symbol of the call.
+
+    Raises TargetFault E0905 for a symbol without a value, E0906 for a target that this machine cannot run."""
+    from tilec.backends.runtime import device as devices
+
+    constants = unbound_constants(attn)
+    missing = [n for n in (*attn.extents, *constants) if n not in shape]
+    if missing:
+        hint = f"add --shape {','.join(f'{n}=…' for n in missing)}"
+        raise TargetFault(
+            "E0905", f"`{attn.name}` needs values for {', '.join(missing)}", hint=hint, source=spec.source
+        )
+    device = devices.first()
+    if devices.target_of(device) != target:
+        raise TargetFault("E0906", f"this machine cannot run {target}", note=f"it has {devices.describe(device)}")
+    sizes = call_sizes(attn, shape)
+    return Case(bind(attn, {n: shape[n] for n in constants}), sizes, make_tensors(attn, sizes, device))
 
 
 def make_tensors(attn: Attention, extents: Mapping[str, int], device: Any, seed: int = 0) -> dict[str, torch.Tensor]:

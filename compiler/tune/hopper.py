@@ -1,14 +1,15 @@
 """Shapes of native Hopper kernels in the order in which they are tried: what was measured, then what is near it.
 
-The table is text in the repository, `hopper.toml`; a point without a source is an error.  What a schedule pins is taken as it
-is; what it leaves free comes from the table.
+The table is text in the repository, `hopper.toml`; a user's own record, which `tilec tune` writes, has the same form and comes
+first.  A point without a source is an error.  A row may name the classes of masks, scores and lengths (`tune.classes`) that it
+holds for; the first row that holds counts.  What a schedule pins is taken as it is; what it leaves free comes from the table.
 """
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib import resources
 from itertools import product
@@ -17,6 +18,7 @@ from typing import Literal
 from tilec.ir.attention import Attention
 from tilec.ir.expr import Int
 from tilec.schedule import Schedule
+from tilec.tune.classes import known_length, mask_class, score_class
 
 ROWS = 64  # of a warpgroup's matrix instruction
 DEPTH = 16  # keys of one step of the product with values
@@ -37,17 +39,55 @@ class Point:
     by: str = "record"
 
 
-@cache
-def table() -> tuple[tuple[int, Point], ...]:
-    """(width, point) of each row, in the order of the text; ValueError for one without a source."""
-    text = resources.files("tilec.tune").joinpath("hopper.toml").read_text(encoding="utf-8")
+CLASSES = ("mask", "score", "length")
+KEYS = ("width", *CLASSES, "source")
+
+
+@dataclass(frozen=True)
+class Row:
+    """`classes`: for each of CLASSES the words of which one must apply; empty for all kernels."""
+
+    width: int
+    classes: tuple[frozenset[str], frozenset[str], frozenset[str]]
+    point: Point
+    source: str
+
+    def holds(self, attn: Attention) -> bool:
+        """Whether the classes of the kernel are among those of the row.  A length that is not known is one of any class."""
+        if not any(self.classes):
+            return True
+        found = (mask_class(attn), score_class(attn), known_length(attn))
+        return all(not some or has is None or has in some for some, has in zip(self.classes, found, strict=True))
+
+
+def read_rows(text: str, path: str) -> tuple[Row, ...]:
+    """The rows of a record, in the order of the text.  ValueError for one without a source or with a name that is no field."""
     out = []
-    for row in tomllib.loads(text)["point"]:
-        width = row.pop("width")
-        if not row.pop("source", ""):
-            raise ValueError(f"hopper.toml: {row} has no source")
-        out.append((width, Point(**row)))
+    for row in tomllib.loads(text).get("point", []):
+        unknown = set(row) - {f.name for f in fields(Point)} - set(KEYS)
+        if unknown:
+            raise ValueError(f"{path}: {', '.join(sorted(unknown))} is no field of a point")
+        head = {n: row.pop(n, "") for n in KEYS}
+        if not head["source"] or not head["width"]:
+            raise ValueError(f"{path}: {row} has no source or no width")
+        mask, score, length = (frozenset(str(head[n]).split()) for n in CLASSES)
+        try:
+            out.append(Row(int(head["width"]), (mask, score, length), Point(**row), str(head["source"])))
+        except TypeError as lacking:
+            raise ValueError(f"{path}: {row}: {lacking}") from None
     return tuple(out)
+
+
+@cache
+def rows() -> tuple[Row, ...]:
+    """The rows of `hopper.toml`."""
+    text = resources.files("tilec.tune").joinpath("hopper.toml").read_text(encoding="utf-8")
+    return read_rows(text, "hopper.toml")
+
+
+def table() -> tuple[tuple[int, Point], ...]:
+    """(width, point) of each row of `hopper.toml`."""
+    return tuple((r.width, r.point) for r in rows())
 
 
 def width_of(attn: Attention) -> int:
@@ -56,26 +96,35 @@ def width_of(attn: Attention) -> int:
     return max(sum(extents[d] for d in attn.contracted), extents[attn.feature])
 
 
-def points(attn: Attention, schedule: Schedule) -> Iterator[Point]:
-    """Every shape that the schedule allows, best guess first: the table's rows for this width; then, with fewer keys at each
+def measured_points(attn: Attention, schedule: Schedule, own: tuple[Row, ...] = ()) -> list[Point]:
+    """What records say of this kernel: rows of `own` for exactly its width, then those of the table for the least width that
+    is not smaller; with what the schedule pins."""
+    width = width_of(attn)
+    widths = sorted({r.width for r in rows()})
+    near = next((w for w in widths if w >= width), widths[-1])
+    held = [r for r in own if r.width == width and r.holds(attn)]
+    held += [r for r in rows() if r.width == near and r.holds(attn)]
+    return [_pinned(r.point, schedule) for r in held]
+
+
+def points(attn: Attention, schedule: Schedule, own: tuple[Row, ...] = ()) -> Iterator[Point]:
+    """Every shape that the schedule allows, best guess first: `measured_points`; then, with fewer keys at each
     step, the same with queries in either place; then with fewer stages; then one warpgroup.  Ends after the smallest."""
-    widths = sorted({w for w, _ in table()})
-    width = next((w for w in widths if w >= width_of(attn)), widths[-1])
-    measured = [_pinned(p, schedule) for w, p in table() if w == width]
+    measured = measured_points(attn, schedule, own)
     groups = [n // ROWS for n in _sizes(schedule, attn.q)]
-    rows = [p for p in measured if not groups or p.warpgroups in groups]
-    rest = [replace(measured[0], warpgroups=n) for n in (groups or (1,)) if schedule.warps is None or not rows]
+    shapes = [p for p in measured if not groups or p.warpgroups in groups]
+    rest = [replace(measured[0], warpgroups=n) for n in (groups or (1,)) if schedule.warps is None or not shapes]
     deepest = max(p.keys for p in measured)
     keys = sorted(_sizes(schedule, attn.k), key=lambda n: (abs(n - deepest), -n)) or range(deepest, 0, -DEPTH)
     fewer = range(measured[0].stages if schedule.stages is None else 1)
     near = (
         replace(p, stages=p.stages - less, keys=k, queries=q)
-        for some in (rows, rest)
+        for some in (shapes, rest)
         for less, k, p, q in product(fewer, keys, some, QUERIES)
         if p.stages > less
     )
     seen: set[Point] = set()
-    for p in (*(p for p in rows if p.keys in keys), *near):
+    for p in (*(p for p in shapes if p.keys in keys), *near):
         p = replace(p, turns=p.turns and p.warpgroups > 1)
         if p not in seen:
             seen.add(p)

@@ -1,0 +1,35 @@
+"""The user's own tuning record: the file that TILEC_RECORD names, with rows as `tilec tune --out` writes them."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+
+from tilec.backends.runtime.settings import settings
+from tilec.dsl.faults import CallFault
+from tilec.tune.hopper import Row, read_rows
+
+
+def user_rows() -> tuple[Row, ...]:
+    """Its rows; none without the variable.  Raises CallFault E1060 for a file that cannot be read."""
+    path = settings().record
+    if path is None:
+        return ()
+    try:
+        return read_rows(_text(path), str(path))
+    except ValueError as wrong:
+        raise CallFault("E1060", f"TILEC_RECORD is `{path}`, which is no tuning record", note=str(wrong)) from None
+
+
+def record_digest() -> str | None:
+    """SHA-256 of its text, which compiled kernels depend on; None without the variable.  Raises as `user_rows`."""
+    path = settings().record
+    user_rows()
+    return None if path is None else sha256(_text(path).encode()).hexdigest()
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as wrong:
+        raise CallFault("E1060", f"TILEC_RECORD is `{path}`, which cannot be read", note=str(wrong)) from None

@@ -1,0 +1,53 @@
+"""`tilec tune` as a user meets it, where no device is."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tilec.cli import main
+
+SPEC = """\
+kernel f {
+  index  b : B, h : 4, q : M, k : N, d : 64
+  query  Q[b, q, h, d] : bf16
+  key    K[b, k, h, d] : bf16
+  value  V[b, k, h, d] : bf16
+  output O[b, q, h, d] : bf16
+  scale  1 / 8
+}
+
+schedule f on sm90 { warps specialized(consumer = 1)  tile q = 64, k = 64 }
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("f.tile").write_text(SPEC)
+    return lambda *words: CliRunner().invoke(main, ["tune", "f.tile", "--target", "sm90", *words])
+
+
+def test_candidates_are_listed_without_a_device(run):
+    result = run("--compile-only", "--most", "2", "--workers", "1", "--json")
+    assert result.exit_code == 0, result.stderr
+    first, second = json.loads(result.stdout)
+    assert first["compiles"] and first["registers"] > 0 and first["shared"] > 0
+    assert first["point"]["warpgroups"] == 1 and first["point"]["keys"] == 64 and not first["point"]["turns"]
+    assert sum(first["point"][n] != second["point"][n] for n in first["point"]) == 1
+    shown = run("--compile-only", "--most", "1", "--workers", "1")
+    assert "registers" in shown.stdout and "64" in shown.stdout
+
+
+def test_timing_needs_the_device(run):
+    result = run("--shape", "B=1,M=64,N=64")
+    assert result.exit_code == 1 and "E0906" in result.stderr and "--compile-only" in result.stderr
+    assert "E0905" in run("--shape", "B=1").stderr
+
+
+def test_a_file_that_is_no_record_is_not_overwritten(run):
+    Path("notes.toml").write_text("[[point]]\nchips = 2\n")
+    result = run("--shape", "B=1,M=64,N=64", "--out", "notes.toml")
+    assert result.exit_code == 2 and "no tuning record" in result.stderr
+    assert Path("notes.toml").read_text() == "[[point]]\nchips = 2\n"
