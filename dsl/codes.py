@@ -110,6 +110,7 @@ CODES: dict[str, str] = {
     "E0916": "a kind of device that tilec does not run on",
     "E0917": "a kernel that the toolchain fails on",
     "E0918": "a kernel that the assembler does not schedule as its program says",
+    "E0919": "a kernel whose machine code is not what its program says",
     # Calls: their messages are in tests/runtime.
     "E1001": "an argument that is missing",
     "E1002": "an argument that the kernel does not have",

@@ -74,7 +74,8 @@ def compile_program(program: Program, variant: Variant | None = None) -> Artifac
     """Prints and compiles a lowered program: source, cubin and what a launch needs.
 
     Raises ValueError for a program that the printer has no text for, TargetFault E0911 without NVRTC, E0917 where it fails,
-    E0918 for a kernel that the assembler spills or whose products it serialises."""
+    E0918 for a kernel that the assembler spills or whose products it does not overlap as scheduled, E0919 for machine code that
+    is not the program's."""
     from tilec.backends.cuda.emit import emit
 
     return _artifact(program, emit(program), variant or Variant((), ALIGNED))
@@ -83,11 +84,13 @@ def compile_program(program: Program, variant: Variant | None = None) -> Artifac
 def _artifact(program: Program, printed: Printed, variant: Variant) -> Artifact:
     from tilec.backends.cuda.build import build
     from tilec.backends.cuda.check import check
+    from tilec.backends.cuda.machine import check_cubin
     from tilec.ir.expr import show
     from tilec.ir.print import show_program
 
     built = build(printed.text, printed.function)
     resources = check(built.log, printed.function)
+    read = check_cubin(program, built.cubin, printed.function, [p.box for p in printed.parameters if p.box is not None])
     metadata = {
         "function": printed.function,
         "arguments": [[p.name, p.kind, p.of, p.dimension] for p in printed.parameters],
@@ -99,6 +102,7 @@ def _artifact(program: Program, printed: Printed, variant: Variant) -> Artifact:
         "threads": printed.threads,
         "shared": printed.shared,
         "registers": resources.registers,
+        "machine": read.to_data(),
     }
     sources = {f"{printed.function}_{program.target}.cu": printed.text, PROGRAM: show_program(program)}
     binaries = {f"{printed.function}_{program.target}.cubin": built.cubin}

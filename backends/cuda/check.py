@@ -44,19 +44,3 @@ def check(log: str, name: str) -> Resources:
     if found is None:
         raise ValueError("the log of the assembler does not say how many registers it used")
     return Resources(int(found[1]), spills)
-
-
-INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?(\S+)", re.M)
-
-
-def instructions(sass: str) -> list[str]:
-    """Opcodes of a disassembled kernel (`nvdisasm -c`), with their suffixes, in order."""
-    return INSTRUCTION.findall(sass)
-
-
-def local_between_products(opcodes: list[str]) -> int:
-    """Loads and stores of local memory between the first and the last product: spills in a consumer."""
-    products = [n for n, op in enumerate(opcodes) if op.startswith("HGMMA")]
-    if not products:
-        return 0
-    return sum(op.startswith(("LDL", "STL")) for op in opcodes[products[0] : products[-1]])
