@@ -68,7 +68,8 @@ class Artifact:
     """A compiled kernel of one target and variant.
 
     `sources`: file name -> text (the printed program, CUDA C++, Triton).  `binaries`: file name -> bytes (cubin, code object).
-    `metadata`: JSON values that the launcher needs and `explain` shows: entry names, grid, shared memory, registers."""
+    `metadata`: JSON values that the launcher needs and `explain` shows: entry names, grid, shared memory, registers.
+    `passed_over`: a line, with the reason, for each backend that the target prefers and that did not take the kernel."""
 
     kernel: str
     target: str
@@ -77,6 +78,7 @@ class Artifact:
     sources: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
     binaries: Mapping[str, bytes] = field(default_factory=dict)
+    passed_over: tuple[str, ...] = ()
 
     def describe(self) -> str:
         """A few lines for a person: what it is, what it is specialised for, the files and the metadata."""
@@ -84,7 +86,12 @@ class Artifact:
         sizes += [f"{n} ({len(b)} bytes)" for n, b in self.binaries.items()]
         facts = [f"  {k}: {json.dumps(v)}" for k, v in self.metadata.items()]
         return "\n".join(
-            [f"{self.kernel} for {self.target} by {self.backend}, {self.variant}", "  " + ", ".join(sizes), *facts]
+            [
+                f"{self.kernel} for {self.target} by {self.backend}, {self.variant}",
+                *(f"  {line}" for line in self.passed_over),
+                "  " + ", ".join(sizes),
+                *facts,
+            ]
         )
 
     def to_files(self) -> dict[str, bytes]:
@@ -97,6 +104,7 @@ class Artifact:
             "features": sorted(self.variant.features),
             "sources": list(self.sources),
             "metadata": dict(self.metadata),
+            "passed_over": list(self.passed_over),
         }
         files = {"artifact.json": json.dumps(head, indent=1).encode()}
         files |= {n: t.encode() for n, t in self.sources.items()}
@@ -115,6 +123,7 @@ class Artifact:
             sources={n: files[n].decode() for n in head["sources"]},
             metadata=head["metadata"],
             binaries={n: b for n, b in files.items() if n != "artifact.json" and n not in text},
+            passed_over=tuple(head["passed_over"]),
         )
 
 
@@ -123,6 +132,13 @@ class Backend(Protocol):
 
     name: str
     features: frozenset[Feature]
+    needs: frozenset[Feature]  # those without which it makes no kernel
+
+    def check(self, attn: Attention, target: str, features: frozenset[str]) -> None:
+        """Raises Faults for what it cannot make a kernel of: known at once, before anything is lowered.
+
+        E0914 for a feature of the spec, or for calls without a feature that it needs."""
+        ...
 
     def toolchain(self, target: str) -> Mapping[str, str]:
         """Names and versions of the tools that `compile` uses, for the cache key.  Raises TargetFault E09 when one is missing."""
@@ -171,11 +187,6 @@ def backend(name: str) -> Backend:
     if find_spec(f"tilec.backends.{name}") is None:
         raise TargetFault("E0910", f"this installation has no backend `{name}`")
     return cast("Backend", import_module(f"tilec.backends.{name}").BACKEND)
-
-
-def features_of(name: str) -> frozenset[str]:
-    """Features of a call that the backend of that name compiles for."""
-    return frozenset(backend(name).features)
 
 
 def launch_half(name: str) -> Load:

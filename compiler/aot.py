@@ -19,7 +19,7 @@ from tilec.dsl.faults import TargetFault
 from tilec.frontend import Spec, bind
 from tilec.identity import kernel_identity
 from tilec.ir.attention import Attention
-from tilec.jit import Compiler, backend_for
+from tilec.jit import Compiler
 from tilec.signature_of import signature_of
 
 
@@ -34,15 +34,13 @@ def build(
 ) -> Path:
     """Compiles one kernel and writes its module into `folder`; returns the module's path.
 
-    Two artifacts are made where the backend compiles for features of a call: one with all of them, one for every call.
     Raises `Faults` and Faults of the compiler, TargetFault E0905 when symbols that a tile needs have no value."""
     attn = bind(spec.kernel(kernel), dict(constants or {}), spec.source)
-    artifacts = compile_all(spec, attn, target, backend)
-    return write_module(attn, spec, artifacts, folder)
+    return write_module(attn, spec, compile_all(spec, attn, target, backend), folder)
 
 
 def compile_all(spec: Spec, attn: Attention, target: str, backend: str | None = None) -> tuple[Artifact, ...]:
-    """The artifacts that a module for this target holds, the most general one first."""
+    """The artifacts that a module for this target holds: for any tensors, and last for well-aligned ones."""
     signature = signature_of(attn, spec.source)
     if signature.constants:
         needed = ", ".join(signature.constants)
@@ -51,12 +49,12 @@ def compile_all(spec: Spec, attn: Attention, target: str, backend: str | None = 
         raise TargetFault("E0905", message, note="tiles need them as numbers", hint=f"add {wanted}")
     chosen = settings()
     compiler = Compiler(spec, attn, backend or chosen.backend, Store(chosen.cache, chosen.lock_wait))
-    features = frozenset(backend_for(target, compiler.backend).features)
-    return tuple(compiler.artifact(target, Variant((), f)) for f in dict.fromkeys((frozenset[str](), features)))
+    made = [compiler.artifact(target, Variant((), f)) for f in (compiler.needs(target), compiler.features(target))]
+    return tuple({(a.backend, a.variant): a for a in made}.values())
 
 
 def write_module(attn: Attention, spec: Spec, artifacts: Sequence[Artifact], folder: Path) -> Path:
-    """Writes the module of these artifacts (of one kernel, target and backend) and the files beside it."""
+    """Writes the module of these artifacts (of one kernel and target) and the files beside it."""
     first = artifacts[0]
     stem = f"{attn.name}_{first.target}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -65,7 +63,7 @@ def write_module(attn: Attention, spec: Spec, artifacts: Sequence[Artifact], fol
     else:
         body = _from_files(artifacts, folder, stem)
     path = folder / f"{stem}.py"
-    identity = kernel_identity(attn, first.target, first.backend, "ahead of time")
+    identity = kernel_identity(attn, first.target, *(a.backend for a in artifacts), "ahead of time")
     path.write_text(_module(attn, spec, first, stem, identity, body), encoding="utf-8")
     return path
 

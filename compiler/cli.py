@@ -61,14 +61,14 @@ def _one(spec: Spec, name: str | None) -> Attention:
 
 @main.command()
 @SPEC
-@click.option("--target", help="Also check that this target and its first backend can honour the schedule.")
+@click.option("--target", help="Also check that a backend of this target can honour the schedule.")
 @BACKEND
 @JSON
 def check(path: Path, target: str | None, backend: str | None, as_json: bool) -> None:
     """Checks a spec: every mistake at once, each with its place."""
     from tilec.frontend import read_spec
-    from tilec.legality import check_spec
     from tilec.lint import warnings_of
+    from tilec.route import check_spec
 
     spec = read_spec(path)
     check_spec(spec, target, backend)
@@ -151,9 +151,10 @@ def compile_spec(
     dump_ir: str | None,
 ) -> None:
     """Compiles a spec: to a Python module, or to what the backend printed."""
+    from tilec.aot import compile_all, write_module
     from tilec.compile_spec import dump, emitted, print_files, write_files
-    from tilec.frontend import read_spec
-    from tilec.legality import check_spec
+    from tilec.frontend import bind, read_spec
+    from tilec.route import check_spec
 
     spec = read_spec(path)
     with progress(f"compiling {path}"):
@@ -162,19 +163,23 @@ def compile_spec(
         for attn in _kernels(spec, kernel):
             if dump_ir is not None:
                 click.echo(dump(spec, attn, name, constants, only=dump_ir or None, backend=backend))
-            if emit:
-                files = emitted(spec, attn, name, backend, constants, emit)
-                if output is None:
-                    print_files(files)
-                else:
-                    write_files(files, output)
+            if dump_ir is not None and output is None and not emit:
+                continue
+            bound = bind(attn, constants, spec.source)
+            artifacts = compile_all(spec, bound, name, backend)
+            for line in artifacts[-1].passed_over:
+                click.echo(f"{path}: {attn.name}: {line}", err=True)
             if output is not None and not emit:
-                from tilec.aot import build
-
-                click.echo(str(build(spec, attn.name, name, output, backend=backend, constants=constants)))
-            if output is None and not emit and dump_ir is None:
-                files = emitted(spec, attn, name, backend, constants, ("source",))
-                click.echo(f"{path}: {attn.name}: compiles for {name} ({', '.join(files)})")
+                click.echo(str(write_module(bound, spec, artifacts, output)))
+                continue
+            files = emitted(artifacts[-1], emit or ("source",))
+            if output is not None:
+                write_files(files, output)
+            elif emit:
+                print_files(files)
+            else:
+                by = artifacts[-1].backend
+                click.echo(f"{path}: {attn.name}: compiles for {name} with {by} ({', '.join(files)})")
 
 
 @main.command("explain")
@@ -242,8 +247,8 @@ def bench_spec(
     """Measures a spec beside other implementations of the same attention."""
     from tilec.bench import Options, bench_kernel, table
     from tilec.frontend import read_spec
-    from tilec.legality import check_spec
     from tilec.measure import Plan
+    from tilec.route import check_spec
 
     spec = read_spec(path)
     attn = _one(spec, kernel)
@@ -336,7 +341,7 @@ def verify(
 ) -> None:
     """Runs a spec on a target and compares with the float64 oracle."""
     from tilec.frontend import read_spec
-    from tilec.legality import check_spec
+    from tilec.route import check_spec
     from tilec.verify_spec import as_table, verify_kernel
 
     spec = read_spec(path)

@@ -61,6 +61,6 @@ SPEC = click.argument("path", metavar="SPEC", type=click.Path(exists=True, dir_o
 JSON = click.option("--json", "as_json", is_flag=True, is_eager=True, callback=remember_json, help="Print JSON.")
 TARGET = click.option("--target", help="sm90, gfx942, … (default: this machine's GPU, else cpu).")
 KERNEL = click.option("--kernel", help="Which kernel, where the file has several.")
-BACKEND = click.option("--backend", help="Instead of the target's first: triton, cuda, hip, cpu.")
+BACKEND = click.option("--backend", help="Instead of the target's first that takes the kernel: triton, cuda, cpu.")
 SET = click.option("--set", "constants", multiple=True, callback=bindings, help="Constants: --set D=128.")
 SHAPE = click.option("--shape", callback=bindings, help="Extents of the call: B=2,M=300,N=300.")

@@ -19,7 +19,8 @@ from tilec.frontend import Spec, bind, unbound_constants
 from tilec.ir.attention import Attention
 from tilec.ir.expr import show
 from tilec.ir.nodes import Let, Program, Seek
-from tilec.legality import check_schedule, check_target, choose_backend
+from tilec.legality import check_target
+from tilec.lowering import Lowering
 from tilec.roofline import Roofline, roofline
 from tilec.shapes import call_sizes
 from tilec.targets import Target, target
@@ -36,12 +37,16 @@ class Unknown:
 
 @dataclass(frozen=True)
 class Explanation:
-    """`program` is what the pipeline made; `counts` and `roof` need extents, and `roof` a target with speed rows."""
+    """`program`: one thread of control, whose loops have their proofs; `lowered`: what is printed.
+
+    `counts` and `roof` need extents, and `roof` a target with speed rows."""
 
     attn: Attention
     target: Target
     backend: str
+    passed_over: tuple[str, ...]
     program: Program
+    lowered: Program
     tile: Mapping[str, int]
     stages: int | None
     unknown: tuple[Unknown, ...]
@@ -55,17 +60,20 @@ class Explanation:
 def explain(
     attn: Attention,
     target: Target,
-    backend: str,
-    program: Program,
+    found: Lowering,
     source: Source,
     sizes: Mapping[str, int] | None = None,
 ) -> Explanation:
-    """`attn` has its constants bound; `program` is what the pipeline made of it for this target and backend.
+    """`attn` has its constants bound; `found` is how it was lowered for this target.
 
     `sizes` gives every symbol: then tiles are counted and the roofline is drawn."""
+    program = found.sequential
     tile = {i: tile_of(program, i) for i in (attn.q, attn.k)}
     normal = normalise(attn.mask, q=attn.q, k=attn.k, params={t.name: t.facts for t in attn.tensors})
     stages = next((loop.stages for loop in key_loops(program) if loop.stages), None)
+    budget = None
+    if found.program is program:
+        budget = shared_memory(attn, target, tile[attn.q], tile[attn.k], stages or 1, program.roles[0].warps)
     counts = roof = None
     if sizes is not None:
         full = call_sizes(attn, sizes)
@@ -74,13 +82,15 @@ def explain(
     return Explanation(
         attn=attn,
         target=target,
-        backend=backend,
+        backend=found.backend,
+        passed_over=found.passed_over,
         program=program,
+        lowered=found.program,
         tile=tile,
         stages=stages,
         unknown=_unknown(attn, normal, source),
         rows=rows_safe(normal, attn.index(attn.q).extent, attn.index(attn.k).extent, attn.assumes),
-        budget=shared_memory(attn, target, tile[attn.q], tile[attn.k], stages or 1, program.roles[0].warps),
+        budget=budget,
         sizes=sizes,
         counts=counts,
         roof=roof,
@@ -97,11 +107,9 @@ def explain_kernel(
 ) -> Explanation:
     """The explanation of one kernel of a file for a target.  Raises Faults for a schedule that cannot be honoured, and
     TargetFault E0905 while a symbol that tiles need, or an extent of a partial `shape`, has no value."""
-    from tilec.backends.base import features_of
-    from tilec.pipeline import lower
+    from tilec.lowering import lowering
 
     machine, sizes = target(name), dict(shape or {})
-    chosen, schedule = choose_backend(machine, backend), spec.schedule(attn.name, name)
     needed = unbound_constants(attn)
     fixed = dict(constants or {}) | {n: v for n, v in sizes.items() if n in needed}
     bound = bind(attn, fixed)
@@ -112,9 +120,8 @@ def explain_kernel(
             "E0905", f"`{attn.name}` needs values for {', '.join(missing)}", hint=hint, source=spec.source
         )
     check_target(bound, machine, spec.source)
-    check_schedule(bound, schedule, machine, chosen, spec.source)
-    program = lower(bound, name, schedule, chosen.name, features=features_of(chosen.name))
-    return explain(bound, machine, chosen.name, program, spec.source, {**fixed, **sizes} if sizes else None)
+    found = lowering(spec, bound, name, backend)
+    return explain(bound, machine, found, spec.source, {**fixed, **sizes} if sizes else None)
 
 
 def _unknown(attn: Attention, normal: Normal, source: Source) -> tuple[Unknown, ...]:
@@ -133,9 +140,10 @@ def to_data(e: Explanation) -> dict[str, Any]:
         "kernel": e.attn.name,
         "target": e.target.name,
         "backend": e.backend,
+        "passed_over": list(e.passed_over),
         "tile": dict(e.tile),
         "order": e.program.grid.order,
-        "notes": list(e.program.notes),
+        "notes": list(e.lowered.notes),
         "bounds": [{"name": name, "value": value} for name, value in _bounds(e.program)],
         "loops": [
             {"lo": show(x.lo), "hi": show(x.hi), "segment": x.proof.segment, "because": x.proof.because}
@@ -177,11 +185,12 @@ def to_text(e: Explanation) -> str:
     """For a person."""
     q, k = e.attn.q, e.attn.k
     by = f" ({', '.join(e.program.notes)})" if e.program.notes else ""
-    lines = [f"{e.attn.name} on {e.target.name} ({e.target.device}), {e.backend} backend", ""]
+    lines = [f"{e.attn.name} on {e.target.name} ({e.target.device}), {e.backend} backend", *e.passed_over, ""]
     lines += [f"tiles     {q} = {e.tile[q]}, {k} = {e.tile[k]}" + (f", {e.stages} stages" if e.stages else "") + by]
     lines += [f"blocks    {e.program.grid.order}"]
     if e.budget is not None and e.target.vendor != "cpu":
         lines += [f"shared    {e.budget}"]
+    lines += [f"          {note}" for note in e.lowered.notes if note not in e.program.notes]
     lines += ["", "tiles of keys that a tile of rows visits"]
     lines += [f"  {name} = {value}" for name, value in _bounds(e.program)]
     lines += _loop_lines(e.program)

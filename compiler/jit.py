@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from dataclasses import replace
 from pathlib import Path
 
 from tilec.backends.base import Artifact, Backend, Variant, backend
 from tilec.backends.runtime.cache import Store
 from tilec.backends.runtime.kernel import Kernel
 from tilec.backends.runtime.settings import settings
-from tilec.dsl.faults import CallFault
+from tilec.dsl.faults import CallFault, TargetFault
 from tilec.frontend import Spec, bind, read_spec, read_text
 from tilec.identity import cache_key, kernel_identity
 from tilec.ir.attention import Attention
-from tilec.legality import choose_backend
+from tilec.route import candidates, first
 from tilec.signature_of import signature_of
+from tilec.targets import Backend as Offered
 from tilec.targets import target as target_table
+
+REFUSAL = "refusal.json"  # the one file of a cache entry that says why there is no kernel
 
 
 def load(
@@ -31,6 +35,7 @@ def load(
 
     `spec` is a path, or the text of a spec (recognised by a brace).  `kernel` is needed when the spec has several.  `target`
     pins one instead of taking the tensors' device's; `backend` and `cache_dir` override TILEC_BACKEND and TILEC_CACHE.
+    Without a backend each call gets the first of its target's that takes it; `Kernel.passed_over` says which did not, and why.
     `constants` bind symbols of the spec (`D=128`) ahead of the call.
 
     Nothing is compiled before the first call.  Raises `Faults` for mistakes in the spec, CallFault E1021 for a kernel that
@@ -58,13 +63,6 @@ def _choose(spec: Spec, name: str | None) -> Attention:
     return spec.kernel(name or names[0])
 
 
-def backend_for(target: str, name: str | None) -> Backend:
-    """The compile half that serves `target`: of that name, or else the target's default.
-
-    Raises TargetFault E0903 when the target does not have it."""
-    return backend(choose_backend(target_table(target), name).name)
-
-
 class Compiler:
     """Artifacts of one kernel, from the cache or compiled now.  The Provider of `backends.runtime.kernel`."""
 
@@ -75,15 +73,48 @@ class Compiler:
         self.store = store
         self.rebuild = 'tilec.load(…, target="{target}")'
 
+    def backends(self, target: str) -> tuple[Backend, ...]:
+        """Those that may compile for `target`, the preferred one first.  TargetFault E0903 where there is none."""
+        return tuple(backend(b.name) for b in candidates(target_table(target), self.backend))
+
     def features(self, target: str) -> frozenset[str]:
-        """Those that the target's backend compiles for."""
-        return frozenset(backend_for(target, self.backend).features)
+        """Those that a backend of the target compiles for."""
+        return frozenset[str]().union(*(b.features for b in self.backends(target)))
+
+    def needs(self, target: str) -> frozenset[str]:
+        """Those without which no backend compiles."""
+        return frozenset[str].intersection(*(b.needs for b in self.backends(target)))
 
     def artifact(self, target: str, variant: Variant) -> Artifact:
-        """Compiles unless the cache has it.  Raises the faults of passes and toolchains."""
-        by = backend_for(target, self.backend)
+        """Of the first backend that takes the kernel and the variant (see `route`), compiled unless the cache has it; its
+        variant keeps the features that the backend compiles for.  Raises the faults of passes and toolchains."""
         attn = bind(self.attn, dict(variant.constants), self.spec.source)
+
+        def attempt(b: Offered) -> Artifact:
+            return self.compiled(backend(b.name), attn, target, variant)
+
+        made, refused = first(target_table(target), self.backend, attempt, self.spec.source)
+        return replace(made, passed_over=tuple(map(str, refused)))
+
+    def compiled(self, by: Backend, attn: Attention, target: str, variant: Variant) -> Artifact:
+        """By this backend.  `attn` has the variant's constants.
+
+        That the assembler does not keep a kernel is remembered as well: finding out takes it seconds."""
+        variant = replace(variant, features=variant.features & by.features)
+        by.check(attn, target, variant.features)
         schedule = self.spec.schedule(attn.name, target)
+
+        def build() -> dict[str, bytes]:
+            try:
+                return by.compile(attn, target, schedule, variant).to_files()
+            except TargetFault as refusal:
+                if refusal.code != "E0918":
+                    raise
+                said = {"message": refusal.message, "note": refusal.note, "hint": refusal.hint}
+                return {REFUSAL: json.dumps(said).encode()}
+
         key = cache_key(attn, target, by.name, schedule, variant, by.toolchain(target))
-        build: Callable[[], dict[str, bytes]] = lambda: by.compile(attn, target, schedule, variant).to_files()  # noqa: E731
-        return Artifact.from_files(self.store.get_or_build(key, build))
+        files = self.store.get_or_build(key, build)
+        if REFUSAL in files:
+            raise TargetFault("E0918", **json.loads(files[REFUSAL]))
+        return Artifact.from_files(files)

@@ -15,17 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from tilec import native_lines
 from tilec.budget import shared_memory
 from tilec.dsl.faults import Fault, Faults, ScheduleFault, Source, TargetFault
 from tilec.dsl.spans import Span
 from tilec.ir.attention import Attention, least_depth
 from tilec.schedule import Schedule, Strategy
-from tilec.targets import Backend, Target, target
-
-if TYPE_CHECKING:
-    from tilec.frontend import Spec
+from tilec.targets import Backend, Target
 
 LEAST_TILE = 16  # rows of the smallest matrix instruction on every target
 LARGEST_TILE = 512
@@ -95,18 +92,34 @@ def check_schedule(
     attn: Attention, schedule: Schedule, target: Target, backend: Backend, source: Source | None = None
 ) -> None:
     """Raises Faults with every line of `schedule` that `target` and `backend` cannot honour, in source order."""
-    found = list(_faults(_Case(attn, schedule, target, backend, source)))
+    found = _faults(_Case(attn, schedule, target, backend, source))
     if found:
-        raise Faults(sorted(found, key=lambda f: f.span.start if f.span else -1))
+        raise Faults(found, source)
 
 
 def target_faults(attn: Attention, schedule: Schedule, target: Target, source: Source | None = None) -> list[Fault]:
     """Only what no backend of the target could honour: what `tilec check` says of a schedule it is not to compile."""
-    case = _Case(attn, schedule, target, target.default_backend, source)
-    return [f for f in _faults(case) if f.code != "E0811"]
+    said = [_faults(_Case(attn, schedule, target, b, source)) for b in target.backends if b.available]
+    return [f for f in said[0] if f.code != "E0811"] if all(said) else []
 
 
-def _faults(case: _Case) -> Iterator[Fault]:
+def _faults(case: _Case) -> list[Fault]:
+    """In source order."""
+    found = list(_native(case) if case.backend.name == "cuda" else _portable(case))
+    return sorted(found, key=lambda f: f.span.start if f.span else -1)
+
+
+def _native(case: _Case) -> Iterator[Fault]:
+    """What the target has no hardware for, and of the other lines those that its native passes do not decide."""
+    lacking = {f.span: f for f in (*_warps(case), *_lines(case), *_map(case)) if f.code == "E0810"}
+    yield from lacking.values()
+    for f in native_lines.faults(case.attn, case.schedule):
+        if f.span not in lacking:
+            f.source = case.source
+            yield f
+
+
+def _portable(case: _Case) -> Iterator[Fault]:
     yield from _tiles(case)
     yield from _warps(case)
     yield from _lines(case)
@@ -296,27 +309,3 @@ def _halves(size: int) -> Iterator[int]:
 def _fits(case: _Case, q: int, k: int, stages: int) -> bool:
     budget = shared_memory(case.attn, case.target, q, k, stages)
     return budget is not None and budget.fits
-
-
-def check_spec(spec: Spec, name: str | None = None, backend: str | None = None) -> None:
-    """Raises Faults for every schedule of a file.
-
-    With a target: whether it and the backend can honour what the spec says for it.  Without: each block is held only
-    against what its own target's hardware can do, so that a schedule written for a native backend passes.
-    """
-    found: list[Fault] = []
-    if name is not None:
-        machine = target(name)
-        chosen = choose_backend(machine, backend)
-        for attn in spec.kernels:
-            try:
-                check_target(attn, machine, spec.source)
-                check_schedule(attn, spec.schedule(attn.name, name), machine, chosen, spec.source)
-            except Faults as several:
-                found += several.faults
-    else:
-        for (kernel, on), schedule in spec.schedules.items():
-            if on != "any":
-                found += target_faults(spec.kernel(kernel), schedule, target(on), spec.source)
-    if found:
-        raise Faults(sorted(found, key=lambda f: f.span.start if f.span else -1))

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field, replace
 from tilec.dsl.faults import ScheduleFault, TargetFault
 from tilec.ir.attention import Attention
 from tilec.ir.nodes import Program
-from tilec.legality import check_target
-from tilec.native_lines import check_lines
+from tilec.legality import check_schedule, check_target
 from tilec.passes.choose_tiles import Choice, choose_tiles
 from tilec.passes.lower_attention import lower_attention
 from tilec.passes.map_blocks import map_blocks
@@ -70,6 +69,9 @@ def inputs(program: Program) -> frozenset[str]:
     return frozenset(t.name for t in program.tensors if t.mode == "in")
 
 
+Trail = tuple[tuple[str, Program], ...]  # (pass, program after it), in order
+
+
 def lower_native(attn: Attention, target: str, schedule: Schedule | None = None) -> Program:
     """The first program of `programs`.
 
@@ -80,20 +82,25 @@ def lower_native(attn: Attention, target: str, schedule: Schedule | None = None)
 
 def programs(attn: Attention, target: str, schedule: Schedule | None = None) -> Iterator[Program]:
     """Lowered programs whose tiles fit, the fastest that was measured first.  Raises as `lower_native`."""
+    return (trail[-1][1] for trail in trails(attn, target, schedule))
+
+
+def trails(attn: Attention, target: str, schedule: Schedule | None = None) -> Iterator[Trail]:
+    """How each of `programs` came about."""
     case = native_case(attn, target, schedule)
     front = sequential(case)
     first: ScheduleFault | None = None
     found = False
     for point in points(attn, case.schedule, user_rows()):
         try:
-            program = _shaped(front, case, point)
+            trail = (*front, *_shaped(front[-1][1], case, point))
         except ScheduleFault as fault:
             if fault.code not in TOO_LARGE:
                 raise
             first = first or fault
             continue
         found = True
-        yield program
+        yield trail
     if not found:
         assert first is not None
         raise first
@@ -102,7 +109,8 @@ def programs(attn: Attention, target: str, schedule: Schedule | None = None) -> 
 def program_at(attn: Attention, target: str, schedule: Schedule | None, point: Point) -> Program:
     """The program at one point.  Raises as `lower_native`, also for tiles that do not fit."""
     case = native_case(attn, target, schedule)
-    return _shaped(sequential(case), case, point)
+    *_, (_, program) = _shaped(sequential(case)[-1][1], case, point)
+    return program
 
 
 def native_case(attn: Attention, target: str, schedule: Schedule | None) -> Case:
@@ -113,26 +121,32 @@ def native_case(attn: Attention, target: str, schedule: Schedule | None) -> Case
         message = f"the cuda backend has no kernels for {target}"
         raise TargetFault("E0914", message, note="its matrix instructions are wgmma", hint="sm90 has them")
     check_target(attn, machine)
-    check_lines(attn, schedule)
+    check_schedule(attn, schedule, machine, backend)
     return Case(attn, machine, backend, schedule, frozenset({"aligned"}))
 
 
-def sequential(case: Case) -> Program:
+def sequential(case: Case) -> Trail:
     """One walk over the keys, before tiles have sizes."""
     attn = distinct_indices(case.attn)
-    program = prove_mask(lower_attention(attn, case.target.name), attn, mask_options(case))
-    return online_softmax(program, attn.q, attn.k)
+    textbook = lower_attention(attn, case.target.name)
+    proved = prove_mask(textbook, attn, mask_options(case))
+    online = online_softmax(proved, attn.q, attn.k)
+    return ("lower_attention", textbook), ("prove_mask", proved), ("online_softmax", online)
 
 
-def _shaped(program: Program, case: Case, point: Point) -> Program:
-    """The program at this point of the tuning table, through every pass that is left."""
+def _shaped(program: Program, case: Case, point: Point) -> Iterator[tuple[str, Program]]:
+    """At this point of the tuning table, through every pass that is left."""
     attn = distinct_indices(case.attn)
     choice = Choice(ROWS * point.warpgroups, point.keys, None, None, point.by)
-    program = choose_tiles(program, attn, choice, pad="steps")
-    program = tidy(map_blocks(program, replace(block_map(case), units=None)))
-    for _, run in hopper_passes(options_of(case, point)):
+    order = replace(block_map(case), units=None)
+    rest: tuple[Pass, ...] = (
+        ("choose_tiles", lambda p: choose_tiles(p, attn, choice, pad="steps")),
+        ("map_blocks", lambda p: tidy(map_blocks(p, order))),
+        *hopper_passes(options_of(case, point)),
+    )
+    for name, run in rest:
         program = run(program)
-    return program
+        yield name, program
 
 
 def options_of(case: Case, point: Point) -> HopperOptions:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilec.dsl.faults import Fault, Faults, ScheduleFault
+from tilec.dsl.faults import Fault, ScheduleFault
 from tilec.dsl.spans import Span
 from tilec.ir.attention import Attention
 from tilec.schedule import Schedule
@@ -19,11 +19,11 @@ MOST = 3  # consumer warpgroups
 WIDEST = 256  # keys of one product: PTX ISA, wgmma.mma_async, n
 
 
-def check_lines(attn: Attention, schedule: Schedule) -> None:
-    """Raises Faults with every line that cannot be honoured, in source order."""
-    found = [*_tiles(attn, schedule), *_warps(attn, schedule), *_others(attn, schedule)]
-    if found:
-        raise Faults(sorted(found, key=lambda f: f.span.start if f.span else -1))
+def faults(attn: Attention, schedule: Schedule) -> Iterator[Fault]:
+    """One for every line that cannot be honoured."""
+    yield from _tiles(attn, schedule)
+    yield from _warps(attn, schedule)
+    yield from _others(attn, schedule)
 
 
 def _at(schedule: Schedule, *names: str) -> Span | None:
@@ -38,6 +38,11 @@ def _tiles(attn: Attention, s: Schedule) -> Iterator[Fault]:
     pinned = [("tile", name, (size,)) for name, size in s.tile]
     units = {attn.q: (ROWS, ROWS * MOST), attn.k: (DEPTH, WIDEST)}
     for line, name, sizes in [*pinned, *(("choices", n, some) for n, some in s.choices)]:
+        if name not in units:
+            hint = f"tiles are of {attn.q} and {attn.k}: every other index is one value or whole"
+            span = _at(s, f"{line}.{name}", line)
+            yield ScheduleFault("E0812", f"`{name}` cannot be tiled", span, hint=hint)
+            continue
         unit, most = units[name]
         for size in sizes:
             if size % unit or not unit <= size <= most:
@@ -82,8 +87,6 @@ def _others(attn: Attention, s: Schedule) -> Iterator[Fault]:
         yield _refused(line, _at(s, "rescale"), note, "remove the line, or write `rescale delayed`")
     if s.skip == "table":
         yield _refused("skip table", _at(s, "skip"), "tables of tiles", "remove the line, or write `skip proved`")
-    if s.map is not None and s.map[0] == "xcd":
-        yield _refused("map xcd", _at(s, "map"), "there is one L2 for all blocks", "`map longest_first` is the nearest")
     if s.order is not None and s.order != (attn.q,):
         note = "tiles of a residue class are no boxes, and rows are walked in one order"
         yield _refused(f"order {', '.join(s.order)}", _at(s, "order"), note, f"`order {attn.q}`")

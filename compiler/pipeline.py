@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from tilec.backends.base import backend as half
 from tilec.ir import storage
 from tilec.ir.attention import BYTES, Attention, least_depth
 from tilec.ir.build import mul
 from tilec.ir.expr import Expr, Int, Op, Var, free_vars
 from tilec.ir.nodes import Program
-from tilec.legality import check_schedule, check_target, choose_backend
+from tilec.legality import check_schedule, check_target
 from tilec.passes.choose_tiles import Choice, Padding, choose_tiles
 from tilec.passes.lower_attention import lower_attention
 from tilec.passes.map_blocks import BlockMap, map_blocks
@@ -27,6 +28,7 @@ from tilec.passes.online_softmax import online_softmax
 from tilec.passes.prove_mask import MaskOptions, prove_mask, residue_order
 from tilec.passes.tidy import tidy
 from tilec.passes.use_boxes import use_boxes
+from tilec.route import Refusal, first
 from tilec.schedule import EMPTY, Schedule
 from tilec.targets import Backend, Target
 from tilec.targets import target as target_of
@@ -85,13 +87,49 @@ def stages(
     *,
     features: frozenset[str] = frozenset(),
 ) -> Iterator[tuple[str, Program]]:
-    """(pass name, program after it), in order."""
-    machine = target_of(target)
-    case = Case(attn, machine, choose_backend(machine, backend), schedule or EMPTY, features)
-    check_target(attn, machine)
-    check_schedule(attn, case.schedule, machine, case.backend)
-    program = lower_attention(distinct_indices(attn), target)
-    if "unit" in features:
+    """(pass name, program after it), in order.  Without a backend: of the target's first that takes calls of these features,
+    the kernel and every line of its schedule."""
+    yield from routed(attn, target, schedule, backend, features=features).passes
+
+
+@dataclass(frozen=True)
+class Routed:
+    """`passes` are those of `backend`; `refused`: the ones before it in the target's order."""
+
+    backend: Backend
+    passes: tuple[tuple[str, Program], ...]
+    refused: tuple[Refusal, ...]
+
+
+def routed(
+    attn: Attention,
+    target: str,
+    schedule: Schedule | None = None,
+    backend: str | None = None,
+    *,
+    features: frozenset[str] = frozenset(),
+) -> Routed:
+    """What `stages` lists, with whose it is."""
+    machine, lines = target_of(target), schedule or EMPTY
+
+    def attempt(b: Backend) -> tuple[Backend, tuple[tuple[str, Program], ...]]:
+        by = half(b.name)
+        check_target(attn, machine)
+        check_schedule(attn, lines, machine, b)
+        by.check(attn, target, features & by.features)
+        if b.name == "cuda":
+            from tilec.native import trails
+
+            return b, next(trails(attn, target, lines))
+        return b, tuple(_portable(Case(attn, machine, b, lines, features & by.features)))
+
+    (chosen, found), refused = first(machine, backend, attempt)
+    return Routed(chosen, found, refused)
+
+
+def _portable(case: Case) -> Iterator[tuple[str, Program]]:
+    program = lower_attention(distinct_indices(case.attn), case.target.name)
+    if "unit" in case.features:
         rows = tuple(replace(t, mode="row") if t.mode == "param" else t for t in program.tensors)
         program = program.with_(tensors=rows)
     yield "lower_attention", program

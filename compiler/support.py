@@ -6,19 +6,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
-from tilec.backends.triton.limits import check_limits
-from tilec.dsl.faults import Faults
+from tilec.dsl.faults import Fault, Faults
 from tilec.frontend import Spec, read_text
-from tilec.legality import check_schedule, check_target
+from tilec.legality import check_schedule, target_faults
+from tilec.pipeline import Routed, routed
+from tilec.route import candidates
 from tilec.targets import Target, all_targets
+
+ALL = frozenset({"aligned", "unit", "round"})  # what well-aligned tensors have
 
 _SPEC = """\
 kernel attend {{
-  index  b : B, h : 4, q : M{rows}, k : N{keys}, d : 32{more}
+  index  b : B, h : 4, q : M{rows}, k : N{keys}, d : 64{more}
 
   query  Q[b, q, h, d] : {dtype}{qs}
   {pair}
@@ -28,7 +33,7 @@ kernel attend {{
   output O[b, q, h, d] : {out}
   {tensors}
 
-  scale  1 / sqrt(32)
+  scale  1 / 8
   {lines}
   mask   {mask}
 }}
@@ -61,22 +66,38 @@ class Feature:
 
     def why_not(self, target: Target) -> str | None:
         """Why it does not work on a target, or None."""
-        if target.name in self.lacking:
-            return self.lacking[target.name]
-        attn = read_text(self.spec).kernels[0]
-        try:
-            check_target(attn, target)
-            if target.default_backend.name == "triton":
-                check_limits(attn, target.name)
-        except Faults as found:
-            return found.faults[0].note or found.faults[0].message
-        return None
+        found = self._routed(target)
+        return found if isinstance(found, str) else None
+
+    def why_not_native(self, target: Target) -> str | None:
+        """Why it works through Triton alone where the target has a native backend, or None."""
+        found = self._routed(target)
+        return None if isinstance(found, str) or not found.refused else _reason(found.refused[0].faults)
 
     def state(self, target: Target) -> str:
         """`yes` with a native backend, `Triton` with the portable one alone, `no`."""
-        if self.why_not(target) is not None:
-            return "no"
-        return "yes" if target.default_backend.native else "Triton"
+        found = self._routed(target)
+        return "no" if isinstance(found, str) else "yes" if found.backend.native else "Triton"
+
+    def _routed(self, target: Target) -> Routed | str:
+        """Who takes it for well-aligned tensors, or why nobody does."""
+        if target.name in self.lacking:
+            return self.lacking[target.name]
+        try:
+            return _routed(self.spec, target.name)
+        except Fault as found:
+            return _reason((found,))
+        except Faults as found:
+            return _reason(found.faults)
+
+
+def _reason(faults: Sequence[Fault]) -> str:
+    return faults[0].note or faults[0].message
+
+
+@cache
+def _routed(spec: str, target: str) -> Routed:
+    return routed(read_text(spec).kernels[0], target, features=ALL)
 
 
 _GPUS = ("sm80", "sm89", "sm90", "sm100", "gfx942", "gfx950")
@@ -113,7 +134,7 @@ FEATURES = (
         keys=" lengths n", ks="  paged pages[b, k // 16]", vs="  paged pages[b, k // 16]"
     )),
     Feature("two query and key pairs, value reusing a key", _spec(
-        more=", r : 16", pair="query  Qr[b, q, h, r] : bf16", pair_key="key    R[b, k, r] : bf16", value="K"
+        more=", r : 64", pair="query  Qr[b, q, h, r] : bf16", pair_key="key    R[b, k, r] : bf16", value="K"
     )),
     Feature("dropout", _spec(lines="dropout 0.1")),
     Feature("gradients", _spec(lines="grad Q, K, V"), _NO_BACKWARD),
@@ -143,20 +164,35 @@ LINES = (
     "map xcd by h",
     "cluster 2",
 )
+_PLAIN = _spec(mask="k <= q")
 _DILATED = next(f.spec for f in FEATURES if f.name.startswith("dilated"))
 
 
+def line_spec(line: str, target: Target) -> Spec:
+    """A kernel that the line makes sense for, with the line for this target."""
+    return read_text(f"{_DILATED if 'residue' in line else _PLAIN}\nschedule attend on {target.name} {{ {line} }}")
+
+
+def line_backends(line: str, target: Target) -> list[str]:
+    """Backends of the target that honour the line."""
+    spec = line_spec(line, target)
+    attn, out = spec.kernels[0], []
+    for b in candidates(target):
+        with suppress(Faults):
+            check_schedule(attn, spec.schedule(attn.name, target.name), target, b)
+            out.append(b.name)
+    return out
+
+
 def line_state(line: str, target: Target) -> str:
-    """`yes` if the target's first backend honours the line; `native` if the hardware could but only a native backend would
-    decide it, and this version has none; else `no`."""
-    spec: Spec = read_text(f"{_DILATED}\nschedule attend on {target.name} {{ {line} }}")
-    attn = spec.kernels[0]
-    try:
-        check_schedule(attn, spec.schedule(attn.name, target.name), target, target.default_backend, spec.source)
-    except Faults as found:
-        native = target.vendor != "cpu" and all(f.code == "E0811" for f in found.faults)
-        return "native" if native else "no"
-    return "yes"
+    """`yes` if every backend of the target honours the line, else the name of the one that does; `native` if the hardware could
+    but only a native backend would decide it, and this version has none that does; else `no`."""
+    honour = line_backends(line, target)
+    if honour:
+        return "yes" if len(honour) == len(candidates(target)) else honour[0].replace("triton", "Triton")
+    spec = line_spec(line, target)
+    lacking = target_faults(spec.kernels[0], spec.schedule("attend", target.name), target)
+    return "no" if lacking or target.vendor == "cpu" else "native"
 
 
 def _table(head: str, rows: list[list[str]]) -> str:
@@ -167,13 +203,15 @@ def _table(head: str, rows: list[list[str]]) -> str:
 
 
 def feature_table() -> str:
-    """Features by target, and the reasons of each `no`."""
+    """Features by target, and the reason of each `no`, and of each `Triton` where there is a native backend."""
     rows = [[f.name, *(f.state(t) for t in all_targets())] for f in FEATURES]
     reasons: dict[str, list[str]] = {}
     for f in FEATURES:
         for t in all_targets():
             if (why := f.why_not(t)) is not None:
                 reasons.setdefault(f"{f.name}: {why}", []).append(t.name)
+            if (why := f.why_not_native(t)) is not None:
+                reasons.setdefault(f"{f.name}, Triton alone: {why}", []).append(t.name)
     notes = [f"- {why} ({', '.join(names)})" for why, names in reasons.items()]
     return "\n".join([_table("feature", rows), "", *notes])
 

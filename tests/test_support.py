@@ -7,13 +7,14 @@ import pytest
 
 from tilec.backends import base
 from tilec.backends.runtime import settings
+from tilec.backends.runtime.cache import Store
 from tilec.cli import main
-from tilec.dsl.faults import Faults
+from tilec.dsl.faults import Faults, TargetFault
 from tilec.frontend import read_text
-from tilec.legality import check_schedule
-from tilec.pipeline import lower
-from tilec.schedule import EMPTY
-from tilec.support import FEATURES, LINES, line_state, rewritten
+from tilec.jit import Compiler
+from tilec.pipeline import routed
+from tilec.route import candidates
+from tilec.support import ALL, FEATURES, LINES, line_backends, line_spec, line_state, rewritten
 from tilec.targets import NAMES, target
 from tilec.verify_spec import verify_kernel
 
@@ -63,29 +64,39 @@ def test_a_feature_of_the_cpu_computes_what_the_oracle_computes(feature, tmp_pat
 
 
 @pytest.mark.parametrize(("feature", "name"), [c for c in CASES if c[1] != "cpu"], ids=lambda x: getattr(x, "name", x))
-def test_a_feature_compiles_for_a_target_exactly_where_the_table_says(feature, name):
-    attn = read_text(feature.spec).kernels[0]
-    backend = base.backend(target(name).default_backend.name)
-    if feature.state(target(name)) != "no":
-        artifact = backend.compile(attn, name, EMPTY, base.Variant())
+def test_a_feature_compiles_for_a_target_exactly_where_the_table_says(feature, name, tmp_path):
+    spec = read_text(feature.spec)
+    compiler = Compiler(spec, spec.kernels[0], None, Store(tmp_path))
+    state = feature.state(target(name))
+    if state != "no":
+        artifact = compiler.artifact(name, base.Variant((), ALL))
+        assert artifact.backend == {"yes": "cuda", "Triton": "triton"}[state]
+        assert bool(artifact.passed_over) == (feature.why_not_native(target(name)) is not None)
+        assert state != "yes" or any(file.endswith(".cubin") for file in artifact.binaries)
         for file, text in artifact.sources.items():
             if file.endswith(".py"):
                 compile(text, file, "exec")
     elif name not in feature.lacking:
-        with pytest.raises(Faults) as refused:
-            backend.compile(attn, name, EMPTY, base.Variant())
-        assert {f.code for f in refused.value.faults} <= {"E0904", "E0914"}
+        with pytest.raises((Faults, TargetFault)) as refused:
+            compiler.artifact(name, base.Variant((), ALL))
+        found = refused.value.faults if isinstance(refused.value, Faults) else [refused.value]
+        assert {f.code for f in found} <= {"E0904", "E0914"}
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("line", LINES)
 def test_a_line_lowers_exactly_where_the_table_says(line, name):
     machine = target(name)
-    dilated = next(f for f in FEATURES if f.name.startswith("dilated"))
-    spec = read_text(f"{dilated.spec}\nschedule attend on {name} {{ {line} }}")
+    spec = line_spec(line, machine)
     attn, schedule = spec.kernels[0], spec.schedule("attend", name)
-    if line_state(line, machine) == "yes":
-        lower(attn, name, schedule)
-    else:
-        with pytest.raises(Faults):
-            check_schedule(attn, schedule, machine, machine.default_backend)
+    honour = line_backends(line, machine)
+    for b in candidates(machine):
+        if b.name in honour:
+            routed(attn, name, schedule, b.name, features=ALL)
+        else:
+            with pytest.raises(Faults):
+                routed(attn, name, schedule, b.name, features=ALL)
+    state = line_state(line, machine)
+    assert (state in ("no", "native")) == (not honour)
+    if honour:
+        assert routed(attn, name, schedule, features=ALL).backend.name == honour[0]

@@ -19,6 +19,10 @@ class Cpu:
 
     name = "cpu"
     features: frozenset[Feature] = frozenset()
+    needs: frozenset[Feature] = frozenset()
+
+    def check(self, attn: Attention, target: str, features: frozenset[str]) -> None:
+        """The interpreter takes every kernel."""
 
     def toolchain(self, target: str) -> Mapping[str, str]:
         """No tools beside the compiler."""

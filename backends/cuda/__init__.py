@@ -26,6 +26,20 @@ class Cuda:
 
     name = "cuda"
     features = ALIGNED
+    needs = ALIGNED
+
+    def check(self, attn: Attention, target: str, features: frozenset[str]) -> None:
+        """What `limits` refuses, and calls whose tensors are not aligned."""
+        from tilec.backends.cuda.limits import HINT, check_limits
+
+        if not features >= ALIGNED:
+            raise TargetFault(
+                "E0914",
+                f"`{attn.name}` has no native code for tensors that are not aligned",
+                note="tensor maps take addresses and strides that are multiples of 16 bytes, and not 0",
+                hint=HINT,
+            )
+        check_limits(attn, target)
 
     def toolchain(self, target: str) -> Mapping[str, str]:
         """Version of NVRTC, and the user's tuning record, if there is one.  Raises TargetFault E0911 without NVRTC, CallFault
@@ -42,17 +56,10 @@ class Cuda:
         Raises the faults of `native.programs`, TargetFault E0914 for a kernel or a variant without native code, and those of
         `compile_program` for the first shape if none is kept."""
         from tilec.backends.cuda.emit import emit
-        from tilec.backends.cuda.limits import HINT, check_limits
+        from tilec.backends.cuda.limits import HINT
         from tilec.native import programs
 
-        if not variant.features >= ALIGNED:
-            raise TargetFault(
-                "E0914",
-                f"`{attn.name}` has no native code for tensors that are not aligned",
-                note="tensor maps take addresses and strides that are multiples of 16 bytes, and not 0",
-                hint=HINT,
-            )
-        check_limits(attn, target)
+        self.check(attn, target, variant.features)
         first: TargetFault | None = None
         for program in islice(programs(attn, target, schedule), TRIES):
             try:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tilec.dsl.faults import Fault, Faults, TargetFault
 from tilec.dsl.spans import Span
 from tilec.ir.attention import Attention, Tensor
-from tilec.ir.expr import Int, Var
+from tilec.ir.expr import Fetch, Int, Var, free_vars, walk
 
 FLOATS = ("bf16", "f16")  # operands of wgmma that it reads as they lie in memory, rows or columns first
 UNIT = 8  # 16-bit features of 16 bytes: what strides of a tensor map and stores count in
@@ -43,8 +43,16 @@ def _reasons(attn: Attention) -> Iterator[tuple[str, str, Span | None] | tuple[s
         if not isinstance(extent, Int) or extent.value % UNIT or extent.value > WIDEST:
             note = f"rows are copied and stored {UNIT} features at a time, and a product has up to {WIDEST}"
             yield f"{name} = {extent}", note
+    read = [x for e in (attn.mask, *attn.scores) for x in walk(e) if isinstance(x, Fetch)]
+    for name in dict.fromkeys(x.tensor for x in read if {attn.q, attn.k} & _vars(x) == {attn.k}):
+        note = "a row of them lies in no thread of an accumulator's fragments"
+        yield f"`{name}` with a value for each key", note, attn.tensor(name).span
     if attn.rng is not None:
         yield "dropout", "its random numbers have no native code"
+
+
+def _vars(x: Fetch) -> set[str]:
+    return {name for e in x.index for name in free_vars(e)}
 
 
 def _operand(t: Tensor, feature: str) -> Iterator[tuple[str, str, Span | None]]:

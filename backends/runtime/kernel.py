@@ -26,7 +26,7 @@ from tilec.backends.runtime.settings import settings
 from tilec.backends.runtime.signature import Signature
 from tilec.backends.runtime.torch_op import Attend, Op, backward_op_for, is_plain, op_for, transformed
 from tilec.backends.runtime.values import check_values
-from tilec.dsl.faults import CallFault, TargetFault
+from tilec.dsl.faults import CallFault, Fault, Faults, TargetFault
 
 PLANS = 4096  # call shapes remembered; a server whose packed totals vary forgets all of them at once
 Result: TypeAlias = "Tensor | tuple[Tensor, ...]"
@@ -91,6 +91,8 @@ class Kernel:
         self._clears = signature.sequences[0].kind != "dense"  # rows of no sequence, which no kernel writes
         self._plans: dict[Any, Plan] = {}
         self._launchers: dict[tuple[torch.device, Variant], Launcher] = {}
+        self._loaded: dict[tuple[torch.device, str, Variant], Launcher] = {}  # by what the artifact is
+        self._passed_over: dict[str, None] = {}
         self._mutex = Lock()
         name = f"{signature.kernel}_{identity}"
         self.op: Op = op_for(self, name)
@@ -124,10 +126,16 @@ class Kernel:
         outputs = self.forward(tensors, out)
         return outputs[0] if self._single else outputs
 
-    def artifact(self, target: str | None = None, variant: Variant = Variant()) -> Artifact:  # noqa: B008
-        """The compiled kernel: sources, binaries, metadata.  `target` defaults to the pinned one, else the first device's."""
+    def artifact(self, target: str | None = None, variant: Variant | None = None) -> Artifact:
+        """The compiled kernel: sources, binaries, metadata.  `target` defaults to the pinned one, else the first device's;
+        `variant` to that of well-aligned tensors, for a kernel whose symbols all have values."""
         chosen = target or self.target or devices.target_of(devices.first())
-        return self.provider.artifact(chosen, variant)
+        return self.provider.artifact(chosen, variant or Variant((), self.provider.features(chosen)))
+
+    @property
+    def passed_over(self) -> tuple[str, ...]:
+        """Of the calls so far: backends that their target prefers and that did not take them, each with its reason."""
+        return tuple(self._passed_over)
 
     def forward(self, tensors: Sequence[Tensor], out: Result | None = None) -> tuple[Tensor, ...]:
         """The outputs, with no record for autograd.  With dropout the last of `tensors` is its seed and offset."""
@@ -218,14 +226,21 @@ class Kernel:
                 except TargetFault as failure:
                     if failure.code != "E0917" or not variant.features:
                         raise
-                    found = self._load(bound.device, target, Variant(bound.constants))
+                    try:
+                        found = self._load(bound.device, target, Variant(bound.constants))
+                    except (Fault, Faults):
+                        raise failure from None
                 self._launchers[bound.device, variant] = found
             return found
 
     def _load(self, device: torch.device, target: str, variant: Variant) -> Launcher:
         artifact = self.provider.artifact(target, variant)
-        with devices.guard(device):
-            return launch_half(artifact.backend)(artifact, self.signature, device)
+        self._passed_over.update(dict.fromkeys(artifact.passed_over))
+        key = device, artifact.backend, artifact.variant
+        if key not in self._loaded:
+            with devices.guard(device):
+                self._loaded[key] = launch_half(artifact.backend)(artifact, self.signature, device)
+        return self._loaded[key]
 
     def _recorded(self, tensors: Sequence[Tensor], out: Result | None) -> Result:
         if out is not None:

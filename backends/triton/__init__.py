@@ -24,6 +24,13 @@ class Triton:
 
     name = "triton"
     features: frozenset[Feature] = frozenset({"aligned", "unit", "round"})
+    needs: frozenset[Feature] = frozenset()
+
+    def check(self, attn: Attention, target: str, features: frozenset[str]) -> None:
+        """What `limits` refuses."""
+        from tilec.backends.triton.limits import check_limits
+
+        check_limits(attn, target)
 
     def toolchain(self, target: str) -> Mapping[str, str]:
         """Triton's version.  Raises TargetFault E0911 where it is not installed."""
@@ -37,14 +44,13 @@ class Triton:
     def compile(self, attn: Attention, target: str, schedule: Schedule, variant: Variant) -> Artifact:
         """Lowers and prints `attn`.  Raises the faults of the pipeline, TargetFault E0914 for what Triton cannot do there."""
         from tilec.backends.triton.emit import emit
-        from tilec.backends.triton.limits import check_limits
         from tilec.ir.expr import show
         from tilec.ir.nodes import For, walk
         from tilec.ir.print import show_program
         from tilec.pipeline import lower
         from tilec.targets import target as target_table
 
-        check_limits(attn, target)
+        self.check(attn, target, variant.features)
         program = lower(attn, target, schedule, self.name, features=variant.features)
         role = program.roles[0]
         stages = [s.stages for s in walk(role.body) if isinstance(s, For) and s.stages]

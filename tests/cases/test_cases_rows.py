@@ -8,7 +8,7 @@ import pytest
 import torch
 from case_kit import close, dense, positions, spec
 
-from tilec.compile_spec import emitted
+from tilec.aot import compile_all
 from tilec.frontend import read_text
 from tilec.oracle import exact
 
@@ -128,12 +128,11 @@ def test_the_precision_of_products_is_in_the_source(target):
     """https://github.com/pytorch/pytorch/issues/161022"""
     for dtype, exactly in (("f32", True), ("bf16", False)):
         read = read_text(spec(dtype=dtype))
-        (text,) = (
-            t for n, t in emitted(read, read.kernels[0], target, "triton", {}, ("source",)).items() if n.endswith(".py")
-        )
-        dots = [line for line in text.decode().splitlines() if "tl.dot" in line]
+        made = compile_all(read, read.kernels[0], target, "triton")[-1]
+        (text,) = (t for n, t in made.sources.items() if n.endswith(".py"))
+        dots = [line for line in text.splitlines() if "tl.dot" in line]
         assert dots and all(('input_precision="ieee"' in line) == exactly for line in dots)
-        assert "tf32" not in text.decode().lower()
+        assert "tf32" not in text.lower()
 
 
 EIGHT = """kernel eight {

@@ -15,7 +15,7 @@ from case_kit import close, dense, positions, spec
 import tilec
 from tilec.aot import build
 from tilec.backends import triton
-from tilec.backends.base import Variant
+from tilec.backends.base import Artifact, Variant
 from tilec.backends.runtime import device as devices
 from tilec.backends.runtime import kernel as kernel_module
 from tilec.backends.runtime.checks import bind
@@ -209,6 +209,7 @@ def test_a_toolchain_that_fails_on_the_special_variant_gets_the_general_one(monk
     kernel = tilec.load(spec(), target="cpu", cache_dir=None)
     monkeypatch.setattr(kernel_module, "launch_half", lambda name: load)
     monkeypatch.setattr(kernel.provider, "features", lambda target: frozenset({"aligned"}))
+    monkeypatch.setattr(kernel.provider, "artifact", lambda target, variant: Artifact("case", target, "cpu", variant))
     q, k = torch.zeros(1, 3, 2, 32).bfloat16(), torch.zeros(1, 5, 2, 32).bfloat16()
     if special:
         assert (kernel(q, k, k)[0] == 3).all()

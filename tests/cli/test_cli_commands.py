@@ -83,8 +83,8 @@ def test_dump_and_emit(run, tmp_path):
     one = run("compile", "good.tile", "--target", "sm90", "--dump-ir=prove_mask").stdout
     assert one.startswith("# after prove_mask\nprogram causal_gqa on sm90")
     assert one.count("# after") == 1
-    source = run("compile", "good.tile", "--target", "sm90", "--emit", "source")
-    assert "@triton.jit" in source.stdout
+    for backend, word in (((), "wgmma"), (("--backend", "triton"), "@triton.jit")):
+        assert word in run("compile", "good.tile", "--target", "sm90", *backend, "--emit", "source").stdout
     written = run("compile", "good.tile", "--target", "sm90", "--emit", "source", "-o", "out")
     assert all(Path(line).exists() for line in written.stdout.split())
     module = run("compile", "good.tile", "--target", "sm90", "-o", "build")
@@ -93,7 +93,9 @@ def test_dump_and_emit(run, tmp_path):
 
 @pytest.mark.parametrize(("target", "word", "binary"), [("sm90", "wgmma", "cubin"), ("gfx942", "v_mfma", "hsaco")])
 def test_machine_code_without_a_device(run, target, word, binary):
-    result = run("compile", "good.tile", "--target", target, "--emit", "asm,binary", "-o", "code")
+    result = run(
+        "compile", "good.tile", "--target", target, "--backend", "triton", "--emit", "asm,binary", "-o", "code"
+    )
     assert result.exit_code == 0, result.output
     text = next(p for p in Path("code").iterdir() if p.suffix in (".ptx", ".amdgcn")).read_text()
     assert word in text

@@ -157,11 +157,12 @@ REFUSED_LINES = [
     ("warps specialized(consumer = 3)  tune q in {64, 128}", "E0812", "the tile has 64 or 128", "`q = 192`"),
     ("cluster 2", "E0811", "copies for itself", "remove"),
     ("split k = auto", "E0811", "all keys", "remove"),
+    ("warps ping_pong(wave = 8)", "E0810", "AMD", "ping_pong(consumer = 2)"),
     ("rescale eager", "E0811", "divided by the sum once", "`rescale delayed`"),
     ("rescale conditional 8", "E0811", "at every step", "`rescale delayed`"),
     ("skip table", "E0811", "tables of tiles", "`skip proved`"),
     ("order residue, q", "E0811", "no boxes", "`order q`"),
-    ("map xcd by h", "E0811", "one L2", "`map longest_first`"),
+    ("map xcd by h", "E0810", "one L2", "`map longest_first`"),
 ]
 
 
@@ -209,7 +210,10 @@ REFUSED = {
     ),
     "value is a key": (spec(value="K"), "E0914", "one user"),
     "dropout": (spec("dropout 0.1"), "E0914", "random numbers"),
-    "a bias of keys": (spec("bias Bt[b, k] : f32", "score s = s + Bt[b, k]"), "E0914", "Bt_tile"),
+    "a bias of keys": (spec("bias Bt[b, k] : f32", "score s = s + Bt[b, k]"), "E0914", "no thread of"),
+    "documents": (
+        spec("param doc[b, k] : i32 nondecreasing", "mask doc[b, q] == doc[b, k]"), "E0914", "no thread of"
+    ),
     "no live key": (spec("mask k > q + N + M"), "E0811", None),
 }  # fmt: skip
 

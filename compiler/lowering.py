@@ -1,0 +1,64 @@
+"""How the kernel that well-aligned tensors get came about: what `explain` and `--dump-ir` show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilec.backends.base import backend as half
+from tilec.backends.runtime.settings import settings
+from tilec.frontend import Spec
+from tilec.ir.attention import Attention
+from tilec.ir.nodes import Program
+from tilec.targets import Backend
+from tilec.targets import target as target_of
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """`passes`: (name, program after it), in order.  `passed_over`: as of an Artifact."""
+
+    backend: str
+    passes: Sequence[tuple[str, Program]]
+    passed_over: tuple[str, ...]
+
+    @property
+    def program(self) -> Program:
+        """What is printed."""
+        return self.passes[-1][1]
+
+    @property
+    def sequential(self) -> Program:
+        """One thread of control for each block, whose key loops have their proofs."""
+        names = [name for name, _ in self.passes]
+        last = names.index("use_boxes") if "specialize" in names else len(names)
+        return self.passes[last - 1][1]
+
+
+def lowering(spec: Spec, attn: Attention, target: str, backend: str | None = None) -> Lowering:
+    """Of `attn`, whose constants are bound, by the first backend that takes it (see `route`).
+
+    A native kernel is compiled: of the shapes that could be tried it is the assembler that decides.  Raises the faults of
+    `Compiler.artifact`."""
+    from tilec.backends.base import Variant
+    from tilec.backends.cuda import PROGRAM
+    from tilec.backends.runtime.cache import Store
+    from tilec.ir.print import show_program
+    from tilec.jit import Compiler
+    from tilec.native import trails
+    from tilec.pipeline import routed
+    from tilec.route import first
+
+    chosen = settings()
+    compiler = Compiler(spec, attn, backend or chosen.backend, Store(chosen.cache, chosen.lock_wait))
+    schedule = spec.schedule(attn.name, target)
+
+    def attempt(b: Backend) -> tuple[str, Sequence[tuple[str, Program]]]:
+        features = half(b.name).features
+        if b.name != "cuda":
+            return b.name, routed(attn, target, schedule, b.name, features=features).passes
+        kept = compiler.compiled(half(b.name), attn, target, Variant((), features)).sources[PROGRAM]
+        return b.name, next(t for t in trails(attn, target, schedule) if show_program(t[-1][1]) == kept)
+
+    (name, passes), refused = first(target_of(target), compiler.backend, attempt, spec.source)
+    return Lowering(name, passes, tuple(map(str, refused)))
