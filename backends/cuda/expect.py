@@ -87,6 +87,23 @@ def expected(program: Program, boxes: Iterable[Box] = ()) -> Expected:
     return Expected(tuple(passes), products, tuple(fills), copies)
 
 
+def unused(program: Program) -> str | None:
+    """The destination of a product that is overwritten before anything reads it, which the assembler need not make."""
+    for role in program.roles:
+        found = list(statements(role.body))
+        for n, s in enumerate(found):
+            if isinstance(s, Mma):
+                for after in found[n + 1 :]:
+                    if isinstance(after, Compute):
+                        if any(isinstance(x, Read) and x.buffer == s.dst.buffer for x in walk(after.value)):
+                            break
+                        if after.dst == s.dst:
+                            return s.dst.buffer
+                    elif isinstance(after, Mma) and s.dst in (after.dst, after.a):
+                        break
+    return None
+
+
 def _is_copy(s: Stmt) -> bool:
     return isinstance(s, Copy) and s.signal is not None
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tilec.backends.cuda.expect import Pass, expected
+from tilec.backends.cuda.expect import Pass, expected, unused
 from tilec.backends.cuda.writer import Box
 from tilec.dsl.faults import TargetFault
 from tilec.ir.nodes import Program
@@ -83,6 +83,8 @@ def check_machine(program: Program, code: Function, boxes: Iterable[Box] = ()) -
     for loop in hot:
         if n := count(loop.instructions(), *LOCAL):
             raise _not_kept(code, f"{n} instructions of a loop with products store or load spilled registers", SMALLER)
+    if dead := unused(program):
+        return Report(unread=f"nothing reads the products that make {dead}: the assembler need not make them")
     hot = tuple(x for x in hot if not count(x.instructions(), *RESULTS))
     if len(hot) < len(want.passes):
         return Report(unread=_gone("products", len(hot), len(want.passes)))

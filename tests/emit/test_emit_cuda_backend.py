@@ -14,6 +14,7 @@ from tilec.ir.nodes import For, walk
 from tilec.ir.parse import parse_program
 from tilec.ir.verify import verify
 from tilec.native import lower_native
+from tilec.targets.inspect.sass import disassembler
 from tilec.tune.hopper import points, table
 
 SOFTCAP = "score s = 30 * tanh(s / 30)"
@@ -81,6 +82,7 @@ def test_a_kernel_compiles_at_this_shape(name):
     assert made.metadata["registers"] == {128: 168, 192: 128}[shape[0]]  # at entry, before registers are traded
     (cubin,) = made.binaries.values()
     assert cubin.startswith(b"\x7fELF")
+    assert made.metadata["machine"]["checked"] == (disassembler() is not None)
     assert Artifact.from_files(made.to_files()) == made
     verify(parse_program(made.sources["program.tile_ir"]), proofs=False)
 

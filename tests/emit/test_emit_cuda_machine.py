@@ -10,7 +10,7 @@ from test_emit_cuda import built, edited, printed
 
 from tilec.backends.cuda import compile_program, machine
 from tilec.backends.cuda.build import build
-from tilec.backends.cuda.expect import expected
+from tilec.backends.cuda.expect import expected, unused
 from tilec.backends.cuda.machine import check_machine
 from tilec.backends.cuda.offline import machine_code
 from tilec.dsl.faults import TargetFault
@@ -156,6 +156,16 @@ def test_loops_that_run_a_fixed_number_of_times_are_not_compared():
     read = compile_program(program).metadata["machine"]
     assert (read["checked"], read["steps"]) == (False, [])
     assert read["because"].startswith("of 2 loops with products the code has ")
+
+
+def test_products_that_nothing_reads_are_not_compared():
+    text = kernel("score s = 2", d="d : 64", schedule="")
+    read = compile_program(lower_native(read_text(text).kernels[0], "sm90")).metadata["machine"]
+    assert (read["checked"], read["because"]) == (
+        False,
+        "nothing reads the products that make scores: the assembler need not make them",
+    )
+    assert unused(edited()) is None
 
 
 # ---------------------------------------------------------------------------------------------- what is kept
