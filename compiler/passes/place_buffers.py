@@ -174,17 +174,24 @@ def _shared_note(program: Program, constants: dict[str, int]) -> str:
     return text
 
 
-def _register_note(role: Role, lanes: dict[str, Lanes]) -> str:
-    """Rule BUDGET.  A thread of a warpgroup has two rows, whose values its quad shares out."""
-    assert role.registers is not None
+def register_words(role: Role, lanes: dict[str, Lanes]) -> tuple[tuple[str, int], ...]:
+    """Registers of a consumer's thread that each of its tiles takes, and its rows together: a thread of a warpgroup has two
+    rows, whose values its quad shares out.  Empty without tiles."""
     parts = []
     for b in role.buffers:
         size = prod(n for _, n in lanes[b.name]) * BYTES[b.dtype]
         if len(lanes[b.name]) > 1:
             parts.append((b.name, -(-size // (WARPGROUP * REGISTER))))
     rows = 2 * sum(len(lanes[b.name]) == 1 for b in role.buffers)
-    total = sum(n for _, n in parts) + rows
-    terms = " + ".join(f"{name} {n}" for name, n in (*parts, ("rows", rows)))
+    return (*parts, ("rows", rows)) if role.buffers else ()
+
+
+def _register_note(role: Role, lanes: dict[str, Lanes]) -> str:
+    """Rule BUDGET."""
+    assert role.registers is not None
+    parts = register_words(role, lanes)
+    total = sum(n for _, n in parts)
+    terms = " + ".join(f"{name} {n}" for name, n in parts)
     text = f"{terms} = {total} registers of {role.registers}, which leave {RESERVE} for addresses and counters"
     if total + RESERVE > role.registers:
         hint = "smaller tiles of keys, more warpgroups, or queries in shared memory"
