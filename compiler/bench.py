@@ -12,22 +12,21 @@ import datetime
 import json
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from tilec.backends.base import Variant
 from tilec.backends.runtime import timing
 from tilec.backends.runtime.settings import settings
 from tilec.frontend import Spec
 from tilec.ir.attention import Attention
-from tilec.legality import choose_backend
 from tilec.measure import QUOTED, Plan, measure
 from tilec.peers.adapters import PACKAGES, PEERS, Call
 from tilec.peers.case import Case, on_device
-from tilec.targets import target
 from tilec.watchdog import Watchdog
 
 MEASURES = ("burst", "sustained")
@@ -64,7 +63,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Result:
-    """What is written as JSON: one case on one device, with everything the figures depend on."""
+    """What is written as JSON: one case on one device, with everything the figures depend on.  `backend`: of tilec's own."""
 
     kernel: str
     backend: str
@@ -114,7 +113,6 @@ def bench(
     against: Sequence[str],
     options: Options = Options(),
     progress: Callable[[str], None] = lambda _: None,
-    backend: str = "",
 ) -> Result:
     """Measures `own` (a call of no arguments that returns O) and the peers named in `against`.
 
@@ -140,7 +138,7 @@ def bench(
             rows[name] = Row(name, error=rows[name].error, **figures)
     return Result(
         kernel=case.attn.name,
-        backend=backend,
+        backend="",
         extents=dict(case.extents),
         live=case.live,
         flops=case.flops,
@@ -177,7 +175,10 @@ def bench_kernel(
             result = kernel(*arguments)
         return result[0] if isinstance(result, tuple) else result
 
-    return bench(case, own, against, options, progress, choose_backend(target(name), backend).name)
+    result = bench(case, own, against, options, progress)
+    bound = kernel.plan(arguments, None).bound
+    variant = Variant(bound.constants, bound.features & kernel.provider.features(name))
+    return replace(result, backend=kernel.artifact(name, variant).backend)
 
 
 def _prepare(

@@ -189,6 +189,7 @@ def compile_spec(
 @BACKEND
 @SET
 @SHAPE
+@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write a native kernel's timeline here.")
 @JSON
 def explain_spec(
     path: Path,
@@ -197,16 +198,21 @@ def explain_spec(
     backend: str | None,
     constants: dict[str, int],
     shape: dict[str, int],
+    svg: Path | None,
     as_json: bool,
 ) -> None:
-    """Says which tiles are kept and why, what the budget is and what bounds the speed."""
-    from tilec.explain import explain_kernel, to_data, to_text
+    """Says which tiles are kept and why, what the budget is, who waits for whom and what bounds the speed."""
+    from tilec.explain import explain_kernel, picture, to_data, to_text
     from tilec.frontend import read_spec
 
     spec = read_spec(path)
+    if svg is not None:
+        _one(spec, kernel)
     with progress("explaining"):
         name = target or _device_target()
         found = [explain_kernel(spec, attn, name, backend, constants, shape) for attn in _kernels(spec, kernel)]
+    if svg is not None:
+        svg.write_text(picture(found[0]), encoding="utf-8")
     if as_json:
         show_json([to_data(e) for e in found])
     else:

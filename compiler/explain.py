@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tilec import explain_native
 from tilec.arith.formula import Normal, normalise
 from tilec.arith.verdicts import Safety, rows_safe
 from tilec.budget import Budget, shared_memory
 from tilec.count import Counts, bound_statements, count_tiles, key_loops, tile_of
 from tilec.dsl.faults import Source, TargetFault, Warn, render
+from tilec.explain_native import NativeFacts, native_facts
 from tilec.frontend import Spec, bind, unbound_constants
 from tilec.ir.attention import Attention
 from tilec.ir.expr import show
@@ -24,6 +26,7 @@ from tilec.lowering import Lowering
 from tilec.roofline import Roofline, roofline
 from tilec.shapes import call_sizes
 from tilec.targets import Target, target
+from tilec.timeline_show import as_svg
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Unknown:
 class Explanation:
     """`program`: one thread of control, whose loops have their proofs; `lowered`: what is printed.
 
-    `counts` and `roof` need extents, and `roof` a target with speed rows."""
+    `counts` and `roof` need extents, and `roof` a target with speed rows; `native` a program of roles."""
 
     attn: Attention
     target: Target
@@ -55,6 +58,7 @@ class Explanation:
     sizes: Mapping[str, int] | None
     counts: Counts | None
     roof: Roofline | None
+    native: NativeFacts | None
 
 
 def explain(
@@ -94,6 +98,7 @@ def explain(
         sizes=sizes,
         counts=counts,
         roof=roof,
+        native=native_facts(found.program, attn, target, sizes) if found.backend == "cuda" else None,
     )
 
 
@@ -156,6 +161,7 @@ def to_data(e: Explanation) -> dict[str, Any]:
         "sizes": None if e.sizes is None else dict(e.sizes),
         "counts": None if e.counts is None else e.counts.to_data(),
         "roofline": None if e.roof is None else _roof_data(e.roof),
+        "native": None if e.native is None else explain_native.to_data(e.native),
     }
 
 
@@ -178,6 +184,8 @@ def _roof_data(r: Roofline) -> dict[str, Any]:
         "bytes": r.bytes,
         "seconds": {"matrix": r.matrix, "special": r.special, "memory": r.memory},
         "bound": r.bound,
+        "intensity": r.intensity,
+        "ridge": r.ridge,
     }
 
 
@@ -200,9 +208,21 @@ def to_text(e: Explanation) -> str:
     if e.sizes is not None:
         lines += ["", "for " + ", ".join(f"{n} = {v}" for n, v in e.sizes.items())]
         lines += e.counts.lines() if e.counts else ["  the tiles visited depend on the values of tensors"]
+    if e.native is not None:
+        lines += explain_native.lines(e.native)
     if e.roof is not None:
         lines += _roof_lines(e.roof, e.target)
     return "\n".join(lines)
+
+
+def picture(e: Explanation) -> str:
+    """The timeline as SVG.  Raises TargetFault E0908 where there is none."""
+    drawn = None if e.native is None else e.native.timeline
+    if e.native is None or drawn is None:
+        note = e.native.lacking if e.native else f"the {e.backend} backend leaves roles to its toolchain"
+        raise TargetFault("E0908", f"there is no timeline of `{e.attn.name}`", note=note)
+    sizes = ", ".join(f"{n} = {v}" for n, v in e.native.sizes.items())
+    return as_svg(drawn, f"{e.attn.name} on {e.target.name}, {sizes}")
 
 
 def _loop_lines(program: Program) -> list[str]:
@@ -227,5 +247,9 @@ def _roof_lines(r: Roofline, target: Target) -> list[str]:
     rows = [("matrix", f"{r.flops / 1e9:.3f} GFLOP", r.matrix), ("special", f"{r.exps / 1e9:.3f} G", r.special)]
     rows.append(("memory", f"{r.bytes / 1e6:.3f} MB", r.memory))
     out = ["", f"least time on {target.device} at its sustained clock, {r.intensity:.0f} FLOP per byte"]
+    out[-1] += f"; below {r.ridge:.0f} memory would be slower than products"
     out += [f"  {name:8} {amount:>18} {seconds * 1e6:10.1f} us" for name, amount, seconds in rows]
-    return [*out, f"  bound by {r.bound}"]
+    out += [f"  bound by {r.bound}", "  rates from"]
+    numbers = [(n, getattr(target, n)) for n in ("units", "sustained_clock", "special", "bandwidth")]
+    numbers[1:1] = [(f"matrix.{d}", target.matrix[d]) for d in r.dtypes]
+    return [*out, *(f"    {n} = {v:,}: {target.sources[n]}" for n, v in numbers)]

@@ -25,7 +25,7 @@ TRANSCENDENTAL = ("exp", "exp2", "log", "log2", "tanh", "sqrt")
 
 @dataclass(frozen=True)
 class Roofline:
-    """Seconds each resource is needed for; `bound` names the slowest."""
+    """Seconds each resource is needed for; `bound` names the slowest.  `dtypes`: of the operands of the products."""
 
     flops: int
     exps: int
@@ -33,6 +33,7 @@ class Roofline:
     matrix: float
     special: float
     memory: float
+    dtypes: tuple[str, ...]
 
     @property
     def seconds(self) -> float:
@@ -47,6 +48,11 @@ class Roofline:
     def intensity(self) -> float:
         """FLOP per byte."""
         return self.flops / self.bytes if self.bytes else 0.0
+
+    @property
+    def ridge(self) -> float:
+        """FLOP per byte at which products and memory take equally long."""
+        return self.intensity * self.memory / self.matrix if self.matrix else 0.0
 
 
 def moved_bytes(attn: Attention, sizes: Mapping[str, int]) -> int:
@@ -79,4 +85,5 @@ def roofline(attn: Attention, target: Target, sizes: Mapping[str, int], live: in
         matrix=2 * live * (first / target.peak(score_dtype) + second / target.peak(value_dtype)),
         special=exps / (target.special * target.units * target.sustained_clock),
         memory=size / target.bandwidth,
+        dtypes=tuple(dict.fromkeys((score_dtype, value_dtype))),
     )
