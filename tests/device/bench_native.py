@@ -23,6 +23,7 @@ from native_table import causal_over_full, line, measured, table
 from speed_cases import CAUSAL, VARIANTS, Row, measure
 
 from tilec.bench import Options
+from tilec.bench import Row as Ours
 from tilec.dsl.faults import Fault, Faults
 from tilec.measure import SUSTAINED, Plan
 
@@ -68,14 +69,14 @@ class Record:
 
 
 def run(part: str, row: Row, peers: list[str], options: Options, backend: str) -> dict[str, object]:
-    """One cell."""
-    refused = ""
-    try:
-        result = measure(row, peers, options, backend)
-    except (Fault, Faults) as fault:
-        refused = str(fault).splitlines()[0]
-        result = measure(row, peers, options)
-    return {"part": part, "case": asdict(row), "refused": refused, **result.to_data()}
+    """One cell.  `refused`: what backends said that did not take it; without a taker there are no figures."""
+    cell: dict[str, object] = {"part": part, "case": asdict(row), "refused": []}
+    for name in (backend, None):
+        try:
+            return cell | measure(row, peers, options, name).to_data()
+        except (Fault, Faults) as fault:
+            cell["refused"].append(str(fault).splitlines()[0])
+    return cell | {"backend": "none", "rows": [asdict(Ours("tilec", note="; ".join(cell["refused"])))], "best": {}}
 
 
 def words(choices: tuple[object, ...]):

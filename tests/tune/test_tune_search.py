@@ -285,6 +285,19 @@ def test_candidates_compile_in_processes_and_say_what_they_lack():
     assert dict(program_at(attn, "sm90", None, small).tile)["TK"] == 64
 
 
+def test_candidates_run_through_the_runtime():
+    from tilec.backends.cpu import BACKEND as CPU
+    from tilec.peers.case import on_device
+
+    read, attn, schedule = parts(d=16)
+    case = on_device(read, attn, "cpu", {"B": 1, "M": 40, "N": 40})
+    artifact = CPU.compile(attn, "cpu", schedule, Variant())
+    result = tune_spec._launcher(read, attn, "cpu", case)(Candidate(START, artifact))()
+    q, k, v = (x.float() for x in case.qkv())
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    assert distance(result, case.in_spec_layout(expected)) < 2e-2
+
+
 def test_without_a_gpu_tuning_says_so():
     read, attn, _ = parts(d=64)
     with pytest.raises(TargetFault) as caught:
