@@ -48,12 +48,18 @@ SPECS = {
     "no lse": kernel(CAUSAL, lse="", **SMALL),
 }  # fmt: skip
 PACKED = {"q": "q : M packed cu_q", "k": "k : N packed cu_k"}
+PAGES = ("", "paged bt[b, k // 16]", "paged bt[b, k // 16]")
 STORED = {
     "padded keys": kernel(CAUSAL, k="k : N lengths nk", h="h : 4", head="h // 2", **SMALL),
     "padded": kernel(WINDOW, q="q : M lengths mq", k="k : N lengths nk", **SMALL),
     "packed": kernel(CAUSAL, **PACKED, **SMALL),
     "packed rows": kernel(q="q : M packed cu_q", **SMALL),
     "packed keys, bias": kernel("bias Bt[b, h, q, k] : f32", "score s = s + Bt[b, h, q, k]", k="k : N packed cu_k", **SMALL),
+    "pages": kernel(CAUSAL, k="k : N lengths nk", tails=PAGES, h="h : 4", head="h // 2", **SMALL),
+    "pages of 24, window": kernel(WINDOW, k="k : N lengths nk", tails=tuple(t.replace("16", "24") for t in PAGES), **SMALL),
+    "packed rows, pages of 128": kernel(
+        q="q : M packed cu_q", k="k : N lengths nk", tails=tuple(t.replace("16", "128") for t in PAGES), **SMALL
+    ),
     "packed, 40 features": kernel(CAUSAL, d="d : 40", schedule="", **PACKED),
     "packed, one table": kernel("mask k <= q", q="q : M packed cu", k="k : M packed cu", dtype="f16", **SMALL),
 }  # fmt: skip

@@ -3,18 +3,24 @@
 A tile of 16-bit values lies in panels of 64 columns (128 bytes), 128-byte swizzled.  A tensor of whole panels comes in one
 box of a rank-5 map over (64 columns, rows, panels, other dimensions); another one panel by panel, in boxes of a map over
 (columns, rows, other dimensions).  What is outside the tensor is filled with zeros, which count as bytes.
+
+A tile in pages comes in such boxes of the rows that lie in one page for certain: each lane looks one up and copies its boxes.
 """
 
 from __future__ import annotations
 
+from math import gcd
+
 from tilec.backends.cuda.writer import Box, Writer
 from tilec.ir.attention import BYTES
 from tilec.ir.axes import constant, stage_bytes
-from tilec.ir.build import conjuncts, sub
-from tilec.ir.expr import Expr, Float, Int, Iota, Op, Read, transform, walk
+from tilec.ir.build import conjuncts, mul, sub
+from tilec.ir.expr import Expr, Float, Int, Iota, Op, Read, Var, transform, walk
 from tilec.ir.nodes import Buffer, Compute, Copy
+from tilec.ir.pages import Pages, at_lane, pages_of
 
 PANEL = 64  # 16-bit columns of 128 bytes
+CHUNK = "box of a tile"  # a scalar that no program has
 
 
 def copy(w: Writer, s: Copy, depth: int) -> None:
@@ -25,6 +31,10 @@ def copy(w: Writer, s: Copy, depth: int) -> None:
         raise ValueError(f"{s.dst.buffer}: the cuda backend copies from a warp, with an mbarrier to signal")
     _, bar = w.barrier(s.signal)
     to, tile = w.x.address(s.dst.buffer, s.dst.stage), w.x.shared[s.dst.buffer]
+    pages = pages_of(s.index)
+    if pages is not None:
+        copy_pages(w, s, box, pages, name, bar, depth)
+        return
     others = [w.x.show(s.index[n]) for n in reversed(range(len(s.index) - 1)) if n != box.axis]
     first = w.x.show(transform(s.index[box.axis], _without_lanes))
     w.line(depth, "if (lane == 0) {")
@@ -41,6 +51,28 @@ def copy(w: Writer, s: Copy, depth: int) -> None:
     w.line(depth, "}")
 
 
+def copy_pages(w: Writer, s: Copy, box: Box, pages: Pages, name: str, bar: str, depth: int) -> None:
+    """Prints a Copy of a tile that lies in pages."""
+    tile, to = w.x.shared[s.dst.buffer], w.x.address(s.dst.buffer, s.dst.stage)
+    lane, rows, row = tile.axes[0].name, w.size(tile, 0), PANEL * BYTES[tile.dtype]
+    number, here = w.x.names("box", "scalar", CHUNK), Var(CHUNK)
+    w.x.signs.scalars.add(CHUNK)
+    index = [at_lane(i, lane, mul(here, box.rows)) for i in s.index]
+    coordinates = {n: w.x.show(index[n]) for n in range(len(index) - 1)}
+    others = [n for n in reversed(coordinates) if n != box.axis]
+    w.line(depth, f"if (lane == 0) expect({bar}, {stage_bytes(tile, w.x.constants)});")
+    w.line(depth, "__syncwarp();")
+    w.line(depth, f"for (int {number} = lane; {number} < {rows // box.rows}; {number} += 32) {{")
+    w.line(depth + 1, f"const unsigned bar = {bar}, to = {to} + {box.rows * row} * {number};")
+    w.line(depth + 1, f"const int page = {coordinates[pages.page]};")
+    coordinates[pages.page] = "page"
+    w.loop(depth + 1, "p", 0, _room(w, tile) // PANEL)
+    place = ", ".join(_five(f"{PANEL} * p", coordinates[box.axis], *(coordinates[n] for n in others)))
+    w.line(depth + 2, f"copy_box(to + {rows * row} * p, {name}, bar, {place});")
+    w.line(depth + 1, "}")
+    w.line(depth, "}")
+
+
 def _five(*coordinates: str) -> list[str]:
     return [*coordinates, *["0"] * (5 - len(coordinates))]
 
@@ -53,12 +85,16 @@ def box_of(w: Writer, s: Copy) -> Box:
         raise ValueError(f"a copy fills a whole stage of {buffer.name}, of the dtype of {tensor.name}")
     rows, columns = (a.name for a in buffer.axes)
     along = [n for n, i in enumerate(s.index) if Iota(rows) in walk(i)]
+    pages, height = pages_of(s.index), w.size(buffer, 0)
+    if pages is not None:
+        along, height = [pages.row], gcd(pages.size, height)
+    position = s.index[along[0]] if pages is None else pages.position
     if (
         len(along) != 1
         or len(s.index) > 5
         or s.index[-1] is not Iota(columns)
         or any(Iota(columns) in walk(i) for i in s.index[:-1])
-        or _sign(s.index[along[0]], Iota(rows)) != 1
+        or _sign(position, Iota(rows)) != 1
     ):
         raise ValueError(f"the copy of {tensor.name} is not rows of it, whole, along one of at most five dimensions")
     axis, width, lanes = along[0], constant(tensor.dims[-1], w.x.constants), w.size(buffer, 1)
@@ -67,11 +103,15 @@ def box_of(w: Writer, s: Copy) -> Box:
         raise ValueError(f"a copy of {tensor.name} leaves out other elements than those outside of it: {s.where}")
     if width is None or not width <= lanes < width + PANEL:
         raise ValueError(f"a row of {buffer.name} has {lanes} columns, and one of {tensor.name} {tensor.dims[-1]}")
-    if w.size(buffer, 0) > 256:
-        raise ValueError(f"a box has at most 256 rows, and {buffer.name} has {w.size(buffer, 0)}")
-    if width % PANEL or len(s.index) > 4:
-        return Box(tensor.name, axis, w.size(buffer, 0), PANEL, single=True)
-    return Box(tensor.name, axis, w.size(buffer, 0), width)
+    if height > 256:
+        raise ValueError(f"a box has at most 256 rows, and {buffer.name} has {height}")
+    if pages is not None and (height % 8 or constant(tensor.dims[axis], w.x.constants) != pages.size):
+        raise ValueError(
+            f"rows of {tensor.name} that lie in one page are no multiple of 8, or its pages have other sizes"
+        )
+    if width % PANEL or len(s.index) > 4 or pages is not None:
+        return Box(tensor.name, axis, height, PANEL, single=True)
+    return Box(tensor.name, axis, height, width)
 
 
 def _room(w: Writer, b: Buffer) -> int:

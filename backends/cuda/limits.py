@@ -59,8 +59,12 @@ def _operand(t: Tensor, feature: str) -> Iterator[tuple[str, str, Span | None]]:
     """Reasons against a query, key or value."""
     if t.dtype not in FLOATS:
         yield f"`{t.name}` of {t.dtype}", f"matrix instructions take {' and '.join(FLOATS)} as they lie", t.span
-    if t.paged is not None:
-        yield f"`{t.name}` in pages", "a tile of it is no box of one tensor", t.span
+    if t.page is not None and t.page % UNIT:
+        yield (
+            f"`{t.name}` in pages of {t.page}",
+            f"a box of a page starts at a multiple of {UNIT} rows of a tile",
+            t.span,
+        )
     if t.index[-1] is not Var(feature):
         yield f"`{t.name}` with `{feature}` not last", "rows of a box are contiguous features", t.span
     if len(t.index) > DIMENSIONS:

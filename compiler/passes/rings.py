@@ -130,7 +130,7 @@ def _check(s: Load, tile: Buffer) -> None:
         note = f"wgmma takes both operands of {' and '.join(FLOATS)} from shared memory as they lie in it"
         raise ScheduleFault("E0811", f"`{s.tensor}` is {tile.dtype}", note=note, hint=hint)
     if not s.box:
-        note = "its positions have a stride, or go through pages"
+        note = "its positions have a stride, or are gathered"
         message = f"a tile of `{s.tensor}` is no box of the tensor, as the tensor memory accelerator copies them"
         raise ScheduleFault("E0811", message, note=note, hint=hint)
 

@@ -4,6 +4,7 @@ A box ends where its tensor does, not where a sequence does, so it brings what l
 mask replaces, query rows there are never stored: these boxes are copied as they are.  Values are multiplied with weights
 of 0, and 0 * NaN is NaN, so rows that are contracted must be zero:
 
+    PAGES    behind its last page a sequence has none, so a tile that goes on there brings that page again
     TAIL     the copy of a tile that crosses the end lands on a barrier of its own.  The producer overwrites the rows behind the
              end with zeros, makes them visible to the asynchronous proxy, and arrives for the copy.  The copy of any other
              tile signals the ring itself
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilec.ir.build import add, all_of, compare, conjuncts, mod, where
+from tilec.ir.build import add, all_of, compare, conjuncts, floordiv, mod, sub, where
 from tilec.ir.expr import Expr, Float, Int, Iota, Op, Read, Var, transform, walk
 from tilec.ir.nodes import (
     Arrive,
@@ -36,6 +37,7 @@ from tilec.ir.nodes import (
     Wait,
 )
 from tilec.ir.nodes import walk as statements
+from tilec.ir.pages import bounded, pages_of
 from tilec.passes.rings import Ring
 from tilec.passes.scope import fresh
 
@@ -56,14 +58,16 @@ class Tails:
         within, end = _ends(self.program, s)
         if end is None:
             return (Copy(ring.slot(stage), s.tensor, s.index, s.where, full),)
-        if ring.tile.name not in self.contracted:
-            return (Copy(ring.slot(stage), s.tensor, s.index, within, full),)
         position, length = end.args
+        pages = pages_of(s.index)
+        index = s.index if pages is None else bounded(s.index, pages, floordiv(sub(length, 1), pages.size))
+        if ring.tile.name not in self.contracted:
+            return (Copy(ring.slot(stage), s.tensor, index, within, full),)
         size = next(a.size for a in ring.tile.axes if Iota(a.name) in walk(position))
         last = add(transform(position, _lane_zero), size)
         live = where(end, Read(ring.buffer.name, stage), Float(0.0))
         tail: tuple[Stmt, ...] = (
-            Copy(ring.slot(stage), s.tensor, s.index, within, Bar(self.landed.name)),
+            Copy(ring.slot(stage), s.tensor, index, within, Bar(self.landed.name)),
             Wait(Bar(self.landed.name), mod(self.count, 2)),
             Let(self.count.name, add(self.count, 1)),
             Compute(Slot(ring.buffer.name, stage), live),
@@ -93,10 +97,10 @@ def find_tails(program: Program, role: Role, rings: tuple[Ring, ...]) -> Tails:
 
 def _ends(program: Program, s: Load) -> tuple[Expr | None, Op | None]:
     """(guard of what the tensor has, guard that says "inside the sequence" where that is tighter)."""
-    dims = program.tensor(s.tensor).dims
-    (row,) = (n for n, i in enumerate(s.index[:-1]) if any(isinstance(x, Iota) for x in walk(i)))
+    pages, dims = pages_of(s.index), program.tensor(s.tensor).dims
+    row = next(n for n, i in enumerate(s.index[:-1]) if any(isinstance(x, Iota) for x in walk(i)))
+    within = all_of() if pages is not None else compare("<", s.index[row], dims[row])
     lane = next(x for x in walk(s.index[row]) if isinstance(x, Iota))
-    within = compare("<", s.index[row], dims[row])
     guards = conjuncts(s.where)
     ends = [g for g in guards if lane in walk(g) and g is not within]
     if not ends:

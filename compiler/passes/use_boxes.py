@@ -14,11 +14,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilec.ir.build import add, conjuncts
-from tilec.ir.expr import ONE, ZERO, Expr, Int, Iota, Op, Read, Var, substitute, walk
+from tilec.ir.expr import ONE, ZERO, Expr, Fetch, Int, Iota, Op, Read, Var, substitute, walk
 from tilec.ir.nodes import Buffer, Cluster, Compute, For, If, Load, Program, Slot, Stmt, While, rewrite
 from tilec.ir.nodes import walk as statements
+from tilec.ir.pages import at_lane, pages_of
 from tilec.passes.tidy import mentioned
 
+ROWS = 8  # of a swizzled block: a box that is part of a tile starts at one
 WIDEST = 256  # elements of a box along one dimension: CUDA driver API, cuTensorMapEncodeTiled, boxDim
 
 
@@ -96,6 +98,9 @@ def _mark(body: tuple[Stmt, ...], positions: dict[Expr, Expr], rule: _Rule) -> t
             case If():
                 then = _mark(s.then, known, rule)
                 out.append(If(s.cond, then, _mark(s.orelse, known, rule)))
+            case Load(Slot(name), table) if rule.sequences and rule.program.tensor(table).mode == "table":
+                known[Read(name)] = Fetch(table, tuple(substitute(i, known) for i in s.index))
+                out.append(s)
             case Load():
                 out.append(_boxed(s, known, rule) or s)
             case _:
@@ -109,8 +114,9 @@ def _boxed(s: Load, known: dict[Expr, Expr], rule: _Rule) -> Load | None:
     if tensor.mode != "in" or s.other is not ZERO or len(tensor.dims) > 5:
         return None
     index = tuple(_from_start(substitute(i, known)) for i in s.index)
-    axes = [axis for i in index if (axis := _lanes(i)) is not None]
-    if any(_lanes(i) is None and not _is_scalar(i) for i in index) or axes != [a.name for a in tile.axes]:
+    rows = _of_pages(index, tile, rule)
+    axes = [axis for i in rows if (axis := _lanes(i)) is not None]
+    if any(_lanes(i) is None and not _is_scalar(i) for i in rows) or axes != [a.name for a in tile.axes]:
         return None
     extents = [sizes[a.size.name] if isinstance(a.size, Var) else a.size for a in tile.axes]
     if any(isinstance(n, int) and n > WIDEST for n in extents) or tensor.dims[-1] is ONE:
@@ -125,6 +131,19 @@ def _boxed(s: Load, known: dict[Expr, Expr], rule: _Rule) -> Load | None:
                     continue
         return None
     return replace(s, index=index, box=True)
+
+
+def _of_pages(index: tuple[Expr, ...], tile: Buffer, rule: _Rule) -> tuple[Expr, ...]:
+    """The index of a tile in pages as if its rows were those of the sequence; any other as it is."""
+    pages = pages_of(index)
+    if not rule.sequences or pages is None or pages.size % ROWS or _lanes(pages.position) != tile.axes[0].name:
+        return index
+    start = at_lane(pages.position, tile.axes[0].name, ZERO)
+    match start:
+        case Op("+", (Op("*", (_, size)), Int(0))) if size is tile.axes[0].size:
+            named = {pages.page: ZERO, pages.row: pages.position}
+            return tuple(named.get(n, i) for n, i in enumerate(index))
+    return index
 
 
 def _lanes(i: Expr) -> str | None:

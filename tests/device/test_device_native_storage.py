@@ -1,4 +1,4 @@
-"""Packed and padded sequences through the cuda backend, on a Hopper GPU: against float64, with NaN in everything that is dead.
+"""Packed, padded and paged sequences through the cuda backend, on a Hopper GPU: against float64, NaN in all that is dead.
 
 A wrong barrier hangs for ever, so a time-out ends the process.
 """
@@ -26,6 +26,10 @@ PACKED = {"q": "q : M packed cu_q", "k": "k : N packed cu_k"}
 LENGTHS = {"k": "k : N lengths nk"}
 
 
+def pages(size):
+    return ("", f"paged bt[b, k // {size}]", f"paged bt[b, k // {size}]")
+
+
 def spec(*lines, d=128, **parts):
     return kernel(*lines, d=f"d : {d}", **{"scale": f"scale 1 / sqrt({d})", "schedule": "", **parts})
 
@@ -39,6 +43,11 @@ SPECS = {
     "padded keys, heads first": spec(
         CAUSAL, key="K[b, h, k, d]", value="V[b, h, k, d] : bf16", **LENGTHS
     ),
+    "pages of 16": spec(CAUSAL, h="h : 8", head="h // 4", tails=pages(16), **LENGTHS),
+    "pages of 64, window, 64": spec(WINDOW, d=64, tails=pages(64), **LENGTHS),
+    "pages of 128": spec(CAUSAL, tails=pages(128), **LENGTHS),
+    "pages of 24, 72": spec(CAUSAL, d=72, tails=pages(24), **LENGTHS),
+    "packed rows, pages of 8, 256": spec(CAUSAL, d=256, tails=pages(8), q="q : M packed cu_q", **LENGTHS),
     "padded, window": spec(WINDOW, q="q : M lengths mq", **LENGTHS),
 }  # fmt: skip
 SIZES = [

@@ -53,6 +53,7 @@ def tile(text):
 
 PACKED = {"q": "q : M packed cu_q", "k": "k : N packed cu_k"}
 LENGTHS = {"k": "k : N lengths n"}
+PAGES = ("", "paged pages[b, k // 16]", "paged pages[b, k // 16]")
 TAKEN = {
     "64, no mask": (spec(d=64), (192, 128)),
     "64, softcap": (spec(SOFTCAP, CAUSAL, d=64), (192, 128)),
@@ -69,6 +70,7 @@ TAKEN = {
     "256, causal": (spec(CAUSAL, d=256), (128, 80)),
     "packed, groups of 4": (spec(CAUSAL, h="h : 8", head="h // 4", **PACKED), (128, 128)),
     "64, packed": (spec(d=64, **PACKED), (192, 128)),
+    "pages of 16": (spec(CAUSAL, h="h : 8", head="h // 4", tails=PAGES, **LENGTHS), (128, 128)),
     "padded keys, window": (spec(WINDOW, **LENGTHS), (128, 128)),
 }  # fmt: skip
 
@@ -196,9 +198,8 @@ def test_shapes_are_tried_from_the_measured_ones_down():
 
 # ---------------------------------------------------------------------------------------------- what is refused
 
-PAGES = ("", "paged pages[b, k // 16]", "paged pages[b, k // 16]")
 REFUSED = {
-    "pages": (spec(tails=PAGES, **LENGTHS), "E0914", "no box of one tensor"),
+    "pages of 4": (spec(tails=("", "paged pages[b, k // 4]", ""), **LENGTHS), "E0914", "a multiple of 8 rows"),
     "residue classes": (spec("mask (q - k) % 4 == 0 and k <= q"), "E0811", "positions have a stride"),
     "f32": (spec(dtype="f32"), "E0914", "bf16 and f16"),
     "e4m3": (spec(dtype="e4m3", out="bf16"), "E0914", "bf16 and f16"),

@@ -96,3 +96,12 @@ def test_without_clearing_poison_comes_through():
     assert old in text
     p = parse_program(text.replace(old, "@sV[(n - 1) % 2]"))
     assert kit.complaints(p, kit.STORED["padded keys"], MANY, 1)
+
+
+def test_behind_the_last_page_nothing_is_looked_up():
+    text = show_program(specialized("pages"))
+    old = "min((j_first * TK + iota(k)) // 16, (N - 1) // 16)"
+    assert old in text
+    p = parse_program(text.replace(old, "(j_first * TK + iota(k)) // 16"))
+    with pytest.raises(errors.OutOfBounds):
+        kit.complaints(p, kit.STORED["pages"], MANY)
