@@ -132,12 +132,11 @@ class Backend(Protocol):
 
     name: str
     features: frozenset[Feature]
-    needs: frozenset[Feature]  # those without which it makes no kernel
 
     def check(self, attn: Attention, target: str, features: frozenset[str]) -> None:
         """Raises Faults for what it cannot make a kernel of: known at once, before anything is lowered.
 
-        E0914 for a feature of the spec, or for calls without a feature that it needs."""
+        E0914 for a feature of the spec, or for calls without a feature that all its kernels need."""
         ...
 
     def toolchain(self, target: str) -> Mapping[str, str]:

@@ -15,7 +15,7 @@ from tilec.backends.runtime.cache import Store
 from tilec.backends.runtime.module import digest
 from tilec.backends.runtime.settings import settings
 from tilec.backends.runtime.signature import Signature
-from tilec.dsl.faults import TargetFault
+from tilec.dsl.faults import Fault, Faults, TargetFault
 from tilec.frontend import Spec, bind
 from tilec.identity import kernel_identity
 from tilec.ir.attention import Attention
@@ -40,7 +40,8 @@ def build(
 
 
 def compile_all(spec: Spec, attn: Attention, target: str, backend: str | None = None) -> tuple[Artifact, ...]:
-    """The artifacts that a module for this target holds: for any tensors, and last for well-aligned ones."""
+    """The artifacts that a module for this target holds: for any tensors, unless the schedule is for aligned ones alone, and
+    last for well-aligned ones."""
     signature = signature_of(attn, spec.source)
     if signature.constants:
         needed = ", ".join(signature.constants)
@@ -49,8 +50,12 @@ def compile_all(spec: Spec, attn: Attention, target: str, backend: str | None = 
         raise TargetFault("E0905", message, note="tiles need them as numbers", hint=f"add {wanted}")
     chosen = settings()
     compiler = Compiler(spec, attn, backend or chosen.backend, Store(chosen.cache, chosen.lock_wait))
-    made = [compiler.artifact(target, Variant((), f)) for f in (compiler.needs(target), compiler.features(target))]
-    return tuple({(a.backend, a.variant): a for a in made}.values())
+    best = compiler.artifact(target, Variant((), compiler.features(target)))
+    try:
+        general = compiler.artifact(target, Variant())
+    except (Fault, Faults):  # a schedule or a backend that serves no other tensors than the best artifact does
+        return (best,)
+    return (best,) if (general.backend, general.variant) == (best.backend, best.variant) else (general, best)
 
 
 def write_module(attn: Attention, spec: Spec, artifacts: Sequence[Artifact], folder: Path) -> Path:

@@ -19,6 +19,7 @@ from tilec.signature_of import signature_of
 from tilec.targets import Backend as Offered
 from tilec.targets import target as target_table
 
+ASSEMBLED = ("E0918", "E0919")  # what only machine code shows
 REFUSAL = "refusal.json"  # the one file of a cache entry that says why there is no kernel
 
 
@@ -81,10 +82,6 @@ class Compiler:
         """Those that a backend of the target compiles for."""
         return frozenset[str]().union(*(b.features for b in self.backends(target)))
 
-    def needs(self, target: str) -> frozenset[str]:
-        """Those without which no backend compiles."""
-        return frozenset[str].intersection(*(b.needs for b in self.backends(target)))
-
     def artifact(self, target: str, variant: Variant) -> Artifact:
         """Of the first backend that takes the kernel and the variant (see `route`), compiled unless the cache has it; its
         variant keeps the features that the backend compiles for.  Raises the faults of passes and toolchains."""
@@ -99,7 +96,7 @@ class Compiler:
     def compiled(self, by: Backend, attn: Attention, target: str, variant: Variant) -> Artifact:
         """By this backend.  `attn` has the variant's constants.
 
-        That the assembler does not keep a kernel is remembered as well: finding out takes it seconds."""
+        What is wrong with its machine code is remembered as well: finding out takes seconds."""
         variant = replace(variant, features=variant.features & by.features)
         by.check(attn, target, variant.features)
         schedule = self.spec.schedule(attn.name, target)
@@ -108,13 +105,13 @@ class Compiler:
             try:
                 return by.compile(attn, target, schedule, variant).to_files()
             except TargetFault as refusal:
-                if refusal.code != "E0918":
+                if refusal.code not in ASSEMBLED:
                     raise
-                said = {"message": refusal.message, "note": refusal.note, "hint": refusal.hint}
+                said = {"code": refusal.code, "message": refusal.message, "note": refusal.note, "hint": refusal.hint}
                 return {REFUSAL: json.dumps(said).encode()}
 
         key = cache_key(attn, target, by.name, schedule, variant, by.toolchain(target))
         files = self.store.get_or_build(key, build)
         if REFUSAL in files:
-            raise TargetFault("E0918", **json.loads(files[REFUSAL]))
+            raise TargetFault(**json.loads(files[REFUSAL]))
         return Artifact.from_files(files)

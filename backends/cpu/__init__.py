@@ -19,7 +19,6 @@ class Cpu:
 
     name = "cpu"
     features: frozenset[Feature] = frozenset()
-    needs: frozenset[Feature] = frozenset()
 
     def check(self, attn: Attention, target: str, features: frozenset[str]) -> None:
         """The interpreter takes every kernel."""

@@ -26,7 +26,6 @@ class Cuda:
 
     name = "cuda"
     features = ALIGNED
-    needs = ALIGNED
 
     def check(self, attn: Attention, target: str, features: frozenset[str]) -> None:
         """What `limits` refuses, and calls whose tensors are not aligned."""

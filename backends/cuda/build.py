@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 
 from tilec.dsl.faults import TargetFault
 
-OPTIONS = ("--gpu-architecture=sm_90a", "-std=c++17", "--ptxas-options=-v")
+# NVRTC's own cache gives a kernel back without what the assembler said of it.
+OPTIONS = ("--gpu-architecture=sm_90a", "-std=c++17", "--ptxas-options=-v", "--no-cache")
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,11 @@ def toolchain() -> dict[str, str]:
             "the cuda backend compiles with NVRTC, which is not installed",
             hint="pip install 'cuda-bindings>=13.0' 'nvidia-cuda-nvrtc>=13.0'",
         ) from None
-    return {"nvrtc": f"{major}.{minor}"}
+    try:
+        build = version("nvidia-cuda-nvrtc")  # NVRTC itself does not tell its builds apart
+    except PackageNotFoundError:
+        build = "of the system"
+    return {"nvrtc": f"{major}.{minor}, {build}"}
 
 
 def build(source: str, name: str) -> Built:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
+from threading import Lock
 from typing import Any, cast
 
 import torch
@@ -16,6 +17,7 @@ from tilec.backends.runtime.signature import Signature
 from tilec.backends.runtime.torch_op import inputs_of
 
 CALLS = 64  # argument arrays kept per call shape; an allocator hands out few addresses
+COUNTERS = 256  # of a ring, 1 KB
 PANEL = 64  # columns of a box: 128 bytes, the width of the swizzle
 LEGAL_STRIDE = 16  # bytes
 MAP_DTYPES = {
@@ -72,15 +74,43 @@ def tensor_map(t: Tensor, dtype: str, box: Mapping[str, int]) -> Any:
 
 
 class Shape:
-    """One call shape: what a launch needs beside addresses.  `calls`: argument arrays by the tensors' addresses."""
+    """One call shape: what a launch needs beside addresses.  `calls`: arguments by the tensors' addresses."""
 
     def __init__(self, blocks: int, extents: Mapping[str, int]) -> None:
         self.blocks, self.extents = blocks, extents
-        self.calls: dict[tuple[int, ...], tuple[Any, list[Any]]] = {}
+        self.calls: dict[tuple[int, ...], Arguments] = {}
+
+
+class Arguments:
+    """What cuLaunchKernel reads: `pointers` to values, which live as long as it does.  `counter` is the one that changes from
+    launch to launch, None without one.  A launch copies all values before it returns."""
+
+    def __init__(self, values: Sequence[tuple[int, Any]], counter: ctypes.c_void_p | None) -> None:
+        self.alive, self.counter = values, counter
+        self.pointers = (ctypes.c_void_p * len(values))(*(address for address, _ in values))
+        self.address = ctypes.addressof(self.pointers)
+
+
+class Ring:
+    """Counters of one stream that start at `start`: each launch takes the next.  When all are used they are set again, on the
+    same stream and thus behind the launches that used them, so that most launches are one driver call."""
+
+    def __init__(self, start: int, device: torch.device) -> None:
+        self.start, self.used = start, COUNTERS
+        self.memory = torch.empty(COUNTERS, dtype=torch.int32, device=device)
+        self.base: int = self.memory.data_ptr()
+
+    def take(self, stream: int) -> int:
+        """Address of a counter that holds `start` when the next launch on this stream runs."""
+        if self.used == COUNTERS:
+            done(driver.cuMemsetD32Async(self.base, self.start, COUNTERS, stream))
+            self.used = 0
+        self.used += 1
+        return self.base + 4 * (self.used - 1)
 
 
 class Kernel:
-    """A loaded kernel, called with tensors by name."""
+    """A loaded kernel, called with tensors by name.  Threads may share it."""
 
     def __init__(self, artifact: Artifact, device: torch.device) -> None:
         self.metadata = artifact.metadata
@@ -95,8 +125,10 @@ class Kernel:
         self.function = done(driver.cuModuleGetFunction(self.module, self.metadata["function"].encode()))
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         done(driver.cuFuncSetAttribute(self.function, attribute, self.metadata["shared"]))
+        self.threads, self.shared = self.metadata["threads"], self.metadata["shared"]
         self.counted = next((of for _, kind, of, _ in self.arguments if self._mode(of, kind) == "counter"), None)
-        self.counters: dict[int, Tensor] = {}  # of each stream: launches of one stream follow each other
+        self.rings: dict[tuple[int, int], Ring] = {}  # by stream and start
+        self.mutex = Lock()  # a counter is set, written into the arguments and launched with as one
         self.names = list(dict.fromkeys(of for _, kind, of, _ in self.arguments if kind in ("map", "pointer")))
         self.names = [n for n in self.names if n != self.counted]
 
@@ -111,52 +143,57 @@ class Kernel:
 
     def __call__(self, shape: Shape, tensors: Mapping[str, Tensor]) -> None:
         """Launches on the current stream.  Tensors of one Shape have equal shapes and strides."""
+        self.launch(shape, [tensors[n] for n in self.names])
+
+    def launch(self, shape: Shape, tensors: Sequence[Tensor]) -> None:
+        """The same with tensors in the order of `names`."""
         if shape.blocks == 0:
             return
         stream = torch._C._cuda_getCurrentRawStream(self.index)
-        counter = self._counter(stream) if self.counted else 0
-        key = (counter, *[tensors[n].data_ptr() for n in self.names])
+        key = tuple([t.data_ptr() for t in tensors])
         found = shape.calls.get(key)
         if found is None:
             if len(shape.calls) >= CALLS:
                 shape.calls.clear()
-            found = shape.calls[key] = self._pack(shape, tensors, counter)
-        if self.counted:
-            done(driver.cuMemsetD32Async(counter, shape.blocks, 1, stream))
-        threads, shared = self.metadata["threads"], self.metadata["shared"]
-        done(
-            driver.cuLaunchKernel(
-                self.function, shape.blocks, 1, 1, threads, 1, 1, shared, stream, ctypes.addressof(found[0]), 0
-            )
-        )
-
-    def _counter(self, stream: int) -> int:
-        """Address of this stream's counter."""
-        found = self.counters.get(stream)
-        if found is None:
-            found = self.counters[stream] = torch.empty(1, dtype=torch.int32, device=self.device)
-        return int(found.data_ptr())
-
-    def _pack(self, shape: Shape, tensors: Mapping[str, Tensor], counter: int) -> tuple[Any, list[Any]]:
-        """The array of pointers to arguments, and what must live as long."""
-        alive: list[Any] = []
-        pointers: list[int] = []
-        for name, kind, of, dimension in self.arguments:
-            if kind == "map":
-                held = tensor_map(tensors[of], self.metadata["tensors"][of][1], self.metadata["boxes"][name])
-                pointers.append(held.getPtr())
+            found = shape.calls[key] = self._pack(shape, dict(zip(self.names, tensors, strict=True)))
+        if found.counter is None:
+            self._run(shape.blocks, stream, found.address)
+            return
+        with self.mutex:
+            if torch._C._cuda_isCurrentStreamCapturing():
+                # replays of graphs may overlap each other and other launches: each has the memory of its own pool
+                own = torch.empty(1, dtype=torch.int32, device=self.device)
+                done(driver.cuMemsetD32Async(own.data_ptr(), shape.blocks, 1, stream))
+                found.counter.value = own.data_ptr()
             else:
-                match kind:
-                    case "pointer":
-                        address = counter if of == self.counted else tensors[of].data_ptr()
-                        held = ctypes.c_void_p(address)
-                    case "stride":
-                        held = ctypes.c_longlong(tensors[of].stride(dimension))
-                    case _:
-                        held = ctypes.c_int(shape.extents[of])
-                pointers.append(ctypes.addressof(held))
-            alive.append(held)
-        return (ctypes.c_void_p * len(pointers))(*pointers), alive
+                ring = self.rings.get((stream, shape.blocks))
+                if ring is None:
+                    ring = self.rings[stream, shape.blocks] = Ring(shape.blocks, self.device)
+                found.counter.value = ring.take(stream)
+            self._run(shape.blocks, stream, found.address)
+
+    def _run(self, blocks: int, stream: int, arguments: int) -> None:
+        done(driver.cuLaunchKernel(self.function, blocks, 1, 1, self.threads, 1, 1, self.shared, stream, arguments, 0))
+
+    def _pack(self, shape: Shape, tensors: Mapping[str, Tensor]) -> Arguments:
+        """Maps, addresses, strides and extents in the kernel's order."""
+        values: list[tuple[int, Any]] = []
+        counter: ctypes.c_void_p | None = None
+        for name, kind, of, dimension in self.arguments:
+            held: Any
+            match kind:
+                case "map":
+                    held = tensor_map(tensors[of], self.metadata["tensors"][of][1], self.metadata["boxes"][name])
+                case "pointer" if of == self.counted:
+                    held = counter = ctypes.c_void_p(0)
+                case "pointer":
+                    held = ctypes.c_void_p(tensors[of].data_ptr())
+                case "stride":
+                    held = ctypes.c_longlong(tensors[of].stride(dimension))
+                case _:
+                    held = ctypes.c_int(shape.extents[of])
+            values.append((held.getPtr() if kind == "map" else ctypes.addressof(held), held))
+        return Arguments(values, counter)
 
 
 class CudaLauncher:
@@ -164,11 +201,12 @@ class CudaLauncher:
 
     def __init__(self, artifact: Artifact, signature: Signature, device: torch.device) -> None:
         self.kernel = Kernel(artifact, device)
-        self.names = [*inputs_of(signature), *(o.name for o in signature.outputs)]
+        names = [*inputs_of(signature), *(o.name for o in signature.outputs)]
+        self.order = [names.index(n) for n in self.kernel.names]
 
     def __call__(self, bound: Bound, tensors: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         shape = cast("Shape | None", bound.memo.get("cuda"))
         if shape is None:
-            shape = self.kernel.shape(bound.extents)
-            bound.memo["cuda"] = shape
-        self.kernel(shape, dict(zip(self.names, (*tensors, *outputs), strict=True)))
+            shape = bound.memo["cuda"] = self.kernel.shape(bound.extents)
+        both = (*tensors, *outputs)
+        self.kernel.launch(shape, [both[i] for i in self.order])

@@ -42,11 +42,20 @@ class Module:
         return frozenset().union(*self.readers)
 
     def artifact(self, target: str, variant: Variant) -> Artifact:
-        """Raises TargetFault E0912 for another target, E0915 for files that are gone or not those that were written."""
+        """Raises TargetFault E0912 for another target, E0914 for tensors without a feature that every artifact needs, E0915 for
+        files that are gone or not those that were written."""
         if target != self.target:
             message = f"this kernel was built for {self.target}, not for {target}"
             raise TargetFault("E0912", message, hint=f"rebuild with `{self.rebuild.format(target=target)}`")
-        best = max((f for f in self.readers if f <= variant.features), key=len)
+        fitting = [f for f in self.readers if f <= variant.features]
+        if not fitting:
+            lacking = " and ".join(sorted(min(self.readers, key=len) - variant.features))
+            message = f"this module's kernel was built only for calls whose tensors are {lacking}, and these are not"
+            note = "aligned: addresses and all strides but the last are multiples of 16 bytes, and not 0"
+            again = self.rebuild.format(target=target)
+            hint = f"rebuild with `{again}`, without `--backend` and without lines that Triton refuses"
+            raise TargetFault("E0914", message, note=note, hint=hint)
+        best = max(fitting, key=len)
         return Artifact.from_files(self.readers[best]())
 
     @staticmethod

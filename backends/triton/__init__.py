@@ -24,7 +24,6 @@ class Triton:
 
     name = "triton"
     features: frozenset[Feature] = frozenset({"aligned", "unit", "round"})
-    needs: frozenset[Feature] = frozenset()
 
     def check(self, attn: Attention, target: str, features: frozenset[str]) -> None:
         """What `limits` refuses."""

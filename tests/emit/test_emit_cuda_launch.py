@@ -38,6 +38,7 @@ class Driver:
 
     def __init__(self, kinds):
         self.kinds, self.launches, self.memsets, self.maps = kinds, [], [], []
+        self.stream, self.capturing = STREAM, False
 
     def __getattr__(self, name):
         if name.startswith("cu"):
@@ -91,7 +92,8 @@ def machine(artifact, monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: None)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=UNITS))
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: STREAM, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: driver.stream, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: driver.capturing, raising=False)
     return driver, launch_half("cuda")(artifact, signature, torch.device("cpu")), signature
 
 
@@ -116,9 +118,10 @@ def test_arguments_are_in_the_kernels_order(artifact, machine):
     given = call(launcher, signature)
     extents = {"B": B, "H": H, "M": M, "N": N, "SMS": UNITS}
     (first, again) = driver.launches
-    assert first == again
-    values = first[-1]
     counter = driver.memsets[0][0]
+    assert first[:-1] == again[:-1]
+    assert [(a, b) for a, b in zip(first[-1], again[-1], strict=True) if a != b] == [(counter, counter + 4)]
+    values = first[-1]
     for (name, kind, of, dimension), value in zip(artifact.metadata["arguments"], values, strict=True):
         match kind:
             case "map":
@@ -141,7 +144,61 @@ def test_a_launch_has_a_block_for_each_multiprocessor_and_a_counter_that_starts_
     assert grid == (UNITS, 1, 1)  # fewer than the 2 * 2 * 4 tiles
     assert threads == (artifact.metadata["threads"], 1, 1) and shared == artifact.metadata["shared"]
     assert stream == STREAM
-    assert driver.memsets == [(driver.memsets[0][0], UNITS, 1, STREAM)] * 2
+    assert driver.memsets == [(driver.memsets[0][0], UNITS, launch_module.COUNTERS, STREAM)]
+
+
+def counters(artifact, driver):
+    """The counter of each launch."""
+    at = [
+        artifact.metadata["tensors"][of][0] if kind == "pointer" else ""
+        for _, kind, of, _ in artifact.metadata["arguments"]
+    ]
+    return [values[at.index("counter")] for *_, values in driver.launches]
+
+
+def test_no_two_launches_share_a_counter_until_all_are_set_again(artifact, machine, monkeypatch):
+    monkeypatch.setattr(launch_module, "COUNTERS", 4)
+    driver, launcher, signature = machine
+    for _ in range(3):
+        call(launcher, signature)
+    found = counters(artifact, driver)
+    base = driver.memsets[0][0]
+    assert found == [base, base + 4, base + 8, base + 12, base, base + 4]
+    assert driver.memsets == [(base, UNITS, 4, STREAM)] * 2
+
+
+def test_each_stream_has_counters_of_its_own(artifact, machine):
+    driver, launcher, signature = machine
+    call(launcher, signature)
+    driver.stream += 1
+    call(launcher, signature)
+    assert len(set(counters(artifact, driver))) == 4
+    assert [m[-1] for m in driver.memsets] == [STREAM, STREAM + 1]
+
+
+def test_a_captured_launch_sets_a_counter_that_no_other_has(artifact, machine, monkeypatch):
+    driver, launcher, signature = machine
+    kept, empty = [], torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *a, **k: kept.append(empty(*a, **k)) or kept[-1])
+    call(launcher, signature)
+    driver.capturing = True
+    call(launcher, signature)
+    driver.capturing = False
+    call(launcher, signature)
+    found = counters(artifact, driver)
+    assert len(set(found)) == 6
+    ring, *captured = driver.memsets
+    assert captured == [(address, UNITS, 1, STREAM) for address in found[2:4]]
+    assert all(0 <= address - ring[0] < 4 * launch_module.COUNTERS for address in (*found[:2], *found[4:]))
+
+
+def test_nothing_is_launched_for_no_rows(artifact, machine):
+    driver, launcher, signature = machine
+    q, k = (torch.empty(0, n, H // g, 64, dtype=torch.bfloat16) for n, g in ((M, 1), (N, 2)))
+    bound = bind(signature, [q, k, k, torch.empty(H)], "sm90")
+    assert bound.empty == "outputs"
+    launcher(bound, [q, k, k, torch.empty(H)], [torch.empty(o.shape, dtype=o.dtype) for o in bound.outputs])
+    assert not driver.launches
 
 
 def test_maps_are_made_once_and_span_the_whole_tensor(artifact, machine):
