@@ -205,17 +205,16 @@ def store_features(w: Writer, s: Store, depth: int) -> None:
     w.line(depth + 1, f"unsigned short* to = {w.x.names.pointer(s.tensor)} + {head} + lane % 4 * 8;")
     w.line(depth + 1, f"const bool live = {w.x.show(live, at)};")
     low, high = (w.x.show(s.value, lanes(b, e)) for e in ("e", "e + 1"))
-    groups, rest = divmod(width // CHUNK, QUAD)
-    for first, last, chunks in ((0, groups, QUAD), (groups, groups + 1, rest)):
-        if first == last or not chunks:
-            continue
-        w.loop(depth + 1, "g", first, last)
-        w.line(depth + 2, f"unsigned v[4]{'' if chunks == QUAD else ' = {}'};")
-        w.loop(depth + 2, "y", 0, chunks)
-        w.line(depth + 3, "const int e = 16 * g + 4 * y + 2 * i;")
-        w.line(depth + 3, f"v[y] = pack_{t.dtype}({low}, {high});")
-        w.line(depth + 2, "}")
-        w.line(depth + 2, "quad_transpose(v);")
-        w.line(depth + 2, f"if (live{'' if chunks == QUAD else f' && lane % 4 < {chunks}'}) store_16(to + 32 * g, v);")
-        w.line(depth + 1, "}")
+    value, stored = f"pack_{t.dtype}({low}, {high})", "live"
+    if width % (QUAD * CHUNK):
+        value, stored = f"e < {width // 2} ? {value} : 0u", f"live && 32 * g + lane % 4 * 8 < {width}"
+    w.loop(depth + 1, "g", 0, -(-width // (QUAD * CHUNK)))
+    w.line(depth + 2, "unsigned v[4];")
+    w.loop(depth + 2, "y", 0, QUAD)
+    w.line(depth + 3, "const int e = 16 * g + 4 * y + 2 * i;")
+    w.line(depth + 3, f"v[y] = {value};")
+    w.line(depth + 2, "}")
+    w.line(depth + 2, "quad_transpose(v);")
+    w.line(depth + 2, f"if ({stored}) store_16(to + 32 * g, v);")
+    w.line(depth + 1, "}")
     w.line(depth, "}")

@@ -40,17 +40,24 @@ class Point:
 
 
 CLASSES = ("mask", "score", "length")
-KEYS = ("width", *CLASSES, "source")
+KEYS = ("width", "value", *CLASSES, "source")
 
 
 @dataclass(frozen=True)
 class Row:
-    """`classes`: for each of CLASSES the words of which one must apply; empty for all kernels."""
+    """For kernels of `width` contracted features, and `value` of the value's (None: as many).  `classes`: for each of CLASSES
+    the words of which one must apply; empty for all kernels."""
 
     width: int
     classes: tuple[frozenset[str], frozenset[str], frozenset[str]]
     point: Point
     source: str
+    value: int | None = None
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """Features contracted, and of the value."""
+        return self.width, self.value or self.width
 
     def holds(self, attn: Attention) -> bool:
         """Whether the classes of the kernel are among those of the row.  A length that is not known is one of any class."""
@@ -72,9 +79,10 @@ def read_rows(text: str, path: str) -> tuple[Row, ...]:
             raise ValueError(f"{path}: {row} has no source or no width")
         mask, score, length = (frozenset(str(head[n]).split()) for n in CLASSES)
         try:
-            out.append(Row(int(head["width"]), (mask, score, length), Point(**row), str(head["source"])))
+            point, value = Point(**row), int(head["value"] or 0) or None
         except TypeError as lacking:
             raise ValueError(f"{path}: {row}: {lacking}") from None
+        out.append(Row(int(head["width"]), (mask, score, length), point, str(head["source"]), value))
     return tuple(out)
 
 
@@ -85,25 +93,29 @@ def rows() -> tuple[Row, ...]:
     return read_rows(text, "hopper.toml")
 
 
-def table() -> tuple[tuple[int, Point], ...]:
-    """(width, point) of each row of `hopper.toml`."""
-    return tuple((r.width, r.point) for r in rows())
+def table() -> tuple[tuple[tuple[int, int], Point], ...]:
+    """(widths, point) of each row of `hopper.toml`."""
+    return tuple((r.widths, r.point) for r in rows())
+
+
+def widths_of(attn: Attention) -> tuple[int, int]:
+    """Features of the two products: of all contracted pairs together, and of the value."""
+    extents = {i.name: i.extent.value if isinstance(i.extent, Int) else 1 for i in attn.indices}
+    return sum(extents[d] for d in attn.contracted), extents[attn.feature]
 
 
 def width_of(attn: Attention) -> int:
-    """Features of the wider product: of all contracted pairs together, or of the value."""
-    extents = {i.name: i.extent.value if isinstance(i.extent, Int) else 1 for i in attn.indices}
-    return max(sum(extents[d] for d in attn.contracted), extents[attn.feature])
+    """Features of the wider product."""
+    return max(widths_of(attn))
 
 
 def measured_points(attn: Attention, schedule: Schedule, own: tuple[Row, ...] = ()) -> list[Point]:
-    """What records say of this kernel: rows of `own` for exactly its width, then those of the table for the least width that
-    is not smaller; with what the schedule pins."""
-    width = width_of(attn)
-    widths = sorted({r.width for r in rows()})
-    near = next((w for w in widths if w >= width), widths[-1])
-    held = [r for r in own if r.width == width and r.holds(attn)]
-    held += [r for r in rows() if r.width == near and r.holds(attn)]
+    """What records say of this kernel: rows of `own` for exactly its widths, then those of the table for the least widths of
+    which neither is smaller; with what the schedule pins."""
+    (width, value), known = widths_of(attn), sorted({r.widths for r in rows()})
+    near = next(((w, v) for w, v in known if w >= width and v >= value), known[-1])
+    held = [r for r in own if r.widths == (width, value) and r.holds(attn)]
+    held += [r for r in rows() if r.widths == near and r.holds(attn)]
     return [_pinned(r.point, schedule) for r in held]
 
 

@@ -18,12 +18,13 @@ def write_rows(rows: Iterable[Row]) -> str:
 
 def put(rows: Iterable[Row], row: Row) -> tuple[Row, ...]:
     """`rows` with `row` in place of one for the same kernels, or at the end."""
-    rest = tuple(r for r in rows if (r.width, r.classes) != (row.width, row.classes))
+    rest = tuple(r for r in rows if (r.widths, r.classes) != (row.widths, row.classes))
     return (*rest, row)
 
 
 def _table(row: Row) -> str:
     values: dict[str, object] = {"width": row.width}
+    values |= {} if row.value is None else {"value": row.value}
     values |= {n: " ".join(sorted(some)) for n, some in zip(CLASSES, row.classes, strict=True) if some}
     values |= {f.name: getattr(row.point, f.name) for f in fields(Point) if f.name != "by"}
     values["source"] = row.source

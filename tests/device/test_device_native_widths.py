@@ -41,11 +41,11 @@ kernel widths {{
 """
 
 
-@cache
 def kernel(d, e, mask, dtype):
     return compiled(spec(d, e, mask, dtype))
 
 
+@cache
 def compiled(text):
     from tilec.backends.base import Variant
     from tilec.backends.cuda import ALIGNED, BACKEND
@@ -123,6 +123,38 @@ def test_queries_keys_and_values_of_one_fused_tensor(d):
     torch.cuda.synchronize()
     expected, _ = reference(q, k, v, causal=True)
     assert (o.double() - expected).square().mean().sqrt() / expected.square().mean().sqrt() < ROUNDING["bf16"]
+
+
+PAIRS = f"""
+kernel latent {{
+  index  b : B, h : {H}, q : M, k : N, d : 128, r : 64, e : 128
+  query  Q[b, q, h, d] : bf16
+  key    K[b, k, h, d] : bf16
+  query  Qr[b, q, h, r] : bf16
+  key    Kr[b, k, r] : bf16
+  value  V[b, k, h, e] : bf16
+  output O[b, q, h, e] : bf16
+  lse    L[b, h, q] : f32
+  scale  1 / sqrt(192)
+  {CAUSAL}
+}}
+"""
+
+
+@pytest.mark.parametrize(("m", "n"), SIZES)
+def test_products_of_two_pairs_add(m, n):
+    """Prefill of latent attention: 128 features of each head, and 64 rotated ones whose keys all heads share."""
+    run, b = compiled(PAIRS), 2
+    q, qr = fused(b, m, (H, H), (128, 64), torch.bfloat16, m)
+    k, v, kr = fused(b, n, (H, H, 1), (128, 128, 64), torch.bfloat16, n + 1)
+    o, lse = poisoned(b, m, H, 128, dtype=torch.bfloat16), poisoned(b, H, m)
+    tensors = {"Q": q, "K": k, "Qr": qr, "Kr": kr[:, :, 0], "V": v, "O": o, "L": lse}
+    run(run.shape({"B": b, "M": m, "N": n}), tensors)
+    torch.cuda.synchronize()
+    joined = torch.cat([q, qr], -1), torch.cat([k, kr.expand(-1, -1, H, -1)], -1)
+    expected, l64 = reference(*joined, v, causal=True)
+    assert (o.double() - expected).square().mean().sqrt() / expected.square().mean().sqrt() < ROUNDING["bf16"]
+    assert torch.equal(lse.isinf(), l64.isinf()) and torch.allclose(lse.double(), l64, atol=1e-4, rtol=0)
 
 
 def test_what_lies_beside_a_row_reaches_nothing():

@@ -12,6 +12,8 @@ from tilec.backends.cuda.check import check
 from tilec.backends.cuda.emit import emit
 from tilec.frontend import read_text
 from tilec.native import lower_native
+from tilec.schedule import EMPTY
+from tilec.tune.hopper import points, table
 
 
 def spec(d, e=None, *lines, dtype="bf16", **parts):
@@ -46,7 +48,7 @@ WIDTHS = [
     (112, None, "f16", CAUSAL),
     (160, None, "bf16", CAUSAL),
     (192, None, "bf16", ""),
-    (216, None, "bf16", CAUSAL),
+    (248, None, "bf16", CAUSAL),
     (192, 128, "bf16", CAUSAL),
     (56, 200, "f16", CAUSAL),
 ]
@@ -61,6 +63,27 @@ def test_a_width_compiles_without_spills(d, e, dtype, mask):
 def test_the_lowered_program_is_right(d, e):
     text = spec(d, e, CAUSAL)
     assert not kit.complaints(lowered(text), text, {"B": 1, "M": 140, "N": 200})
+
+
+@pytest.mark.parametrize(
+    ("d", "e", "widths", "tile"),
+    [
+        (40, None, (64, 64), (192, 128)),
+        (72, None, (80, 80), (128, 128)),
+        (104, 32, (112, 112), (128, 128)),
+        (136, None, (160, 160), (128, 112)),
+        (168, 128, (192, 128), (128, 128)),
+        (192, 136, (192, 192), (128, 112)),
+        (64, 200, (256, 256), (128, 80)),
+        (256, 32, (256, 256), (128, 80)),
+    ],
+)
+def test_a_kernel_starts_from_the_nearest_row_that_is_wide_enough(d, e, widths, tile):
+    attn = read_text(spec(d, e, CAUSAL)).kernels[0]
+    rows = [p for w, p in table() if w == widths]
+    assert list(points(attn, EMPTY))[: len(rows)] == rows
+    sizes = dict(lowered(spec(d, e, CAUSAL)).tile)
+    assert (sizes["TQ"], sizes["TK"]) == tile
 
 
 def test_a_tile_is_copied_panel_by_panel_and_counts_whole_panels():
@@ -84,10 +107,9 @@ def test_a_tensor_of_five_dimensions_is_copied_panel_by_panel():
 @pytest.mark.parametrize(("e", "whole", "rest"), [(64, 2, 0), (72, 2, 1), (48, 1, 2), (24, 0, 3)])
 def test_features_are_stored_16_bytes_at_a_time_and_none_beyond_the_last(e, whole, rest):
     text = printed(spec(64, e)).text
-    loops = re.findall(r"int g = (\d); g < (\d); \+\+g", text)
-    stores = re.findall(r"if \(live(?: && lane % 4 < (\d))?\) store_16", text)
-    assert loops == [(str(a), str(b)) for a, b in ((0, whole), (whole, whole + 1 if rest else whole)) if a < b]
-    assert stores == [""] * bool(whole) + [str(rest)] * bool(rest)
+    assert f"g < {whole + bool(rest)}; ++g" in text
+    held = f"e < {e // 2} ? pack_bf16(" in text, f"if (live && 32 * g + lane % 4 * 8 < {e}) store_16" in text
+    assert held == (bool(rest), bool(rest)) and text.count("store_16(to") == 1
 
 
 def test_products_have_the_width_of_the_values_and_whole_steps_of_the_queries():

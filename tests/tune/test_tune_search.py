@@ -248,8 +248,8 @@ def test_a_row_holds_for_its_classes():
 
 
 def test_every_width_of_the_table_has_rows_for_all_kernels():
-    for width in {r.width for r in hopper.rows()}:
-        assert any(r.width == width and not any(r.classes) for r in hopper.rows())
+    for widths in {r.widths for r in hopper.rows()}:
+        assert any(r.widths == widths and not any(r.classes) for r in hopper.rows())
 
 
 def test_the_users_record_comes_first_and_is_part_of_the_cache_key(tmp_path, monkeypatch):
