@@ -2,6 +2,7 @@
 
 use_boxes        loads that the tensor memory accelerator can do
 write_positions  positions as arithmetic
+row_values       what a row's store divides by, once
 split_rows       64 query rows to a warpgroup
 overlap          scores of a step in flight with the values of the one before
 specialize       a producer warp, rings and barriers, turns, the scheduler
@@ -27,6 +28,7 @@ from tilec.passes.online_softmax import online_softmax
 from tilec.passes.overlap import COLUMNS, ROWS_OF_A_THREAD, Pipeline, overlap
 from tilec.passes.place_buffers import place_buffers
 from tilec.passes.prove_mask import prove_mask
+from tilec.passes.row_values import row_values
 from tilec.passes.specialize import Roles, specialize
 from tilec.passes.split_rows import ROWS, split_rows
 from tilec.passes.tidy import tidy
@@ -57,6 +59,7 @@ def hopper_passes(options: HopperOptions = HopperOptions()) -> tuple[Pass, ...]:
     return (
         ("use_boxes", lambda p: use_boxes(p, inputs(p), sequences=True)),
         ("write_positions", lambda p: tidy(write_positions(p))),
+        ("row_values", row_values),
         ("split_rows", lambda p: split_rows(p, options.warpgroups)),
         ("overlap", lambda p: overlap(p, options.pipeline)),
         ("specialize", lambda p: specialize(p, options.roles)),

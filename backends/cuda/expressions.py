@@ -79,7 +79,8 @@ SCALAR = Lanes("scalar")
 
 @dataclass
 class Expressions:
-    """Prints expressions of one role.  `scalars`: kinds of its lets that are floats; `reduced`: text for each Reduce."""
+    """Prints expressions of one role.  `scalars`: kinds of its lets that are floats; `reduced`: text for each Reduce, and
+    for each read of a row that lanes hold parts of."""
 
     names: Names
     tensors: Mapping[str, Global]
@@ -114,12 +115,12 @@ class Expressions:
                 return Text(self.names.scalar(name))
             case Iota(axis):
                 return self.iota(axis, lanes)
-            case Read(name, _):
-                return Text(self.read(name, e, lanes))
             case Fetch(name, index):
                 return self.fetch(name, index, lanes)
-            case Reduce() if e in self.reduced:
+            case Reduce() | Read() if e in self.reduced:
                 return Text(self.reduced[e](lanes))
+            case Read(name, _):
+                return Text(self.read(name, e, lanes))
             case Op(name, args):
                 return self.op(name, args, lanes)
         raise ValueError(f"the cuda backend has no text for {e}")

@@ -33,7 +33,7 @@ def compute(w: Writer, s: Compute, depth: int, block: Block) -> None:
     if isinstance(s.value, Read) and s.value.buffer in w.x.shared and len(b.axes) == 2:
         load_rows(w, b.name, s.value.buffer, s.value.stage, depth)
     elif len(b.axes) == 1:
-        prepare(w, s.value, depth, inline=True)
+        prepare(w, s.value, depth, inline=True, parts=b.name if _in_parts(w, b.name) else "")
         w.loop(depth, "i", 0, 2)
         w.line(depth + 1, f"{name}[i] = {w.x.show(s.value, Lanes('rows', b.axes[0].name, at='i'))};")
         w.line(depth, "}")
@@ -99,24 +99,44 @@ def _groups(w: Writer, depth: int, count: int, first: int, last: int, text: str)
     w.line(depth, "}")
 
 
-def prepare(w: Writer, value: Expr, depth: int, *, inline: bool) -> None:
-    """Makes the reductions in `value` printable: `inline` per row, else as values of both rows made here."""
+def prepare(w: Writer, value: Expr, depth: int, *, inline: bool, parts: str = "") -> None:
+    """Makes the reductions in `value` printable, and the reads of rows in parts: `inline` per row, else as values of both rows
+    made here.  A computation of `parts` keeps to each lane's own."""
     for r in walk(value):
-        if not isinstance(r, Reduce) or r in w.x.reduced:
+        if r in w.x.reduced:
             continue
-        source = _source(w, r, depth)
-        groups = f"<{source.count // 4}>" if r.op == "sum" else ""
-
-        def text(at: Lanes, r: Reduce = r, source: _Source = source, groups: str = groups) -> str:
-            return f"quad_{r.op}(row_{r.op}{groups}({source.name}, {at.at}))"
-
+        if isinstance(r, Reduce):
+            text = _reduction(w, r, depth, "" if parts else f"quad_{r.op}")
+        elif isinstance(r, Read) and r.buffer != parts and _in_parts(w, r.buffer):
+            text = partial(_whole, w.x.names.buffer(r.buffer))
+        else:
+            continue
         if inline:
             w.x.reduced[r] = text
             continue
         w.fresh += 1
         made = f"reduced_{w.fresh}"
-        w.line(depth, f"const float {made}[2] = {{{text(replace(SCALAR, at='0'))}, {text(replace(SCALAR, at='1'))}}};")
+        both = ", ".join(text(replace(SCALAR, at=i)) for i in ("0", "1"))
+        w.line(depth, f"const float {made}[2] = {{{both}}};")
         w.x.reduced[r] = partial(_made, made)
+
+
+def _in_parts(w: Writer, name: str) -> bool:
+    b = w.x.registers.get(name)
+    return b is not None and b.layout is not None and b.layout.kind == "parts"
+
+
+def _reduction(w: Writer, r: Reduce, depth: int, over_quad: str) -> Callable[[Lanes], str]:
+    """The thread's part of a row, or the row's value by `over_quad`."""
+    source = _source(w, r, depth)
+    groups = f"<{source.count // 4}>" if r.op == "sum" else ""
+    own = f"row_{r.op}{groups}({source.name}, "
+    return lambda at: f"{over_quad}({own}{at.at}))" if over_quad else f"{own}{at.at})"
+
+
+def _whole(name: str, at: Lanes) -> str:
+    """The value of a row that lanes hold parts of."""
+    return f"quad_sum({name}[{at.at}])"
 
 
 def _made(name: str, at: Lanes) -> str:

@@ -10,6 +10,8 @@ product reads or writes, and the sums as notes.  No result changes.
               rounded to 16 bits, that is the operand's layout, so weights become an operand without moving between lanes
     REUSE     a tile that is computed element by element from one nobody reads again takes its place: weights that of scores
     SHARED    bytes of all shared tiles and barriers; E0803 with the sum if they exceed the target's
+    PARTS     a row's sum that steps only scale by factors of the row and add sums to is kept as each lane's part, and added up
+              over a quad's lanes where it is read: a step then exchanges maxima only
     BUDGET    32-bit registers of a consumer's thread that tiles take; E0812 with the sum if fewer than `RESERVE` are left.
               Fitted on an H200 to what spilled: of 240 registers, keys of 160 at head dim 128 but not of 144; of 160, keys of
               128 at head dim 64 but not of 112
@@ -23,8 +25,22 @@ from math import prod
 from tilec.dsl.faults import ScheduleFault
 from tilec.ir.attention import BYTES
 from tilec.ir.axes import Lanes, buffer_lanes, contracted, stage_bytes
-from tilec.ir.expr import Expr, Read, substitute, walk
-from tilec.ir.nodes import Buffer, Compute, Layout, Load, Mma, Program, Role, Slot, Stmt, blocks, map_exprs, rewrite
+from tilec.ir.expr import Expr, Float, Op, Read, Reduce, substitute, walk
+from tilec.ir.nodes import (
+    Buffer,
+    Compute,
+    For,
+    Layout,
+    Load,
+    Mma,
+    Program,
+    Role,
+    Slot,
+    Stmt,
+    blocks,
+    map_exprs,
+    rewrite,
+)
 from tilec.ir.nodes import walk as statements
 from tilec.passes.scope import key_axes
 from tilec.passes.tidy import read
@@ -37,6 +53,7 @@ BARRIER = 8
 PANEL = 128  # bytes
 DEPTH = 32  # bytes of one step of a product along its contracted axis
 COLUMNS, WIDEST = 8, 256
+PARTS = Layout("parts", (("lanes", 4),))  # of a quad: PTX ISA, wgmma, register fragments
 
 
 def place_buffers(program: Program) -> Program:
@@ -50,7 +67,8 @@ def place_buffers(program: Program) -> Program:
     for role in program.roles:
         lanes = buffer_lanes((*shared, *role.buffers), constants)
         fragments = _fragments(role, shared, lanes)
-        buffers = tuple(replace(b, layout=fragments.get(b.name)) for b in role.buffers)
+        layouts = fragments | dict.fromkeys(_parts(role), PARTS)
+        buffers = tuple(replace(b, layout=layouts.get(b.name)) for b in role.buffers)
         if role.buffers and role.registers is not None:
             notes.append(_register_note(role, lanes))
         roles.append(replace(role, buffers=buffers))
@@ -89,6 +107,33 @@ def _fragments(role: Role, shared: tuple[Buffer, ...], lanes: dict[str, Lanes]) 
         if lanes[b.name] in shapes:
             out.setdefault(b.name, shapes[lanes[b.name]])
     return out
+
+
+def _parts(role: Role) -> list[str]:
+    """Rule PARTS: row buffers that are linear in themselves and in sums, wherever they are written."""
+    rows = {b.name for b in role.buffers if len(b.axes) == 1 and b.dtype == "f32"}
+    linear = dict.fromkeys(rows, True)
+    summed: set[str] = set()
+    for s in statements(role.body):
+        if isinstance(s, Compute | Load) and s.dst.buffer in rows:
+            name = s.dst.buffer
+            linear[name] &= isinstance(s, Compute) and not s.dst.windows and _linear(s.value, Read(name))
+            if isinstance(s, Compute) and any(isinstance(x, Reduce) for x in walk(s.value)):
+                summed.add(name)
+    return [n for n in linear if linear[n] and n in summed]
+
+
+def _linear(e: Expr, me: Read) -> bool:
+    """Whether `e` is a sum of 0, sums along an axis, and `me` times what reads neither."""
+    match e:
+        case Float(0.0) | Reduce("sum"):
+            return True
+        case Op("+", (x, y)):
+            return _linear(x, me) and _linear(y, me)
+        case Op("*", (x, y)):
+            plain = not any(z is me or isinstance(z, Reduce) for z in walk(y))
+            return _linear(x, me) and plain
+    return e is me
 
 
 def _check_shape(s: Mma, lanes: dict[str, Lanes], columns: int, depth: int) -> None:
@@ -182,7 +227,9 @@ def register_words(role: Role, lanes: dict[str, Lanes]) -> tuple[tuple[str, int]
         size = prod(n for _, n in lanes[b.name]) * BYTES[b.dtype]
         if len(lanes[b.name]) > 1:
             parts.append((b.name, -(-size // (WARPGROUP * REGISTER))))
-    rows = 2 * sum(len(lanes[b.name]) == 1 for b in role.buffers)
+    steps = [s for loop in statements(role.body) if isinstance(loop, For) for s in loop.body]
+    carried = read(tuple(steps)) | {s.dst.buffer for s in statements(tuple(steps)) if isinstance(s, Compute)}
+    rows = 2 * sum(len(lanes[b.name]) == 1 and b.name in carried for b in role.buffers)
     return (*parts, ("rows", rows)) if role.buffers else ()
 
 

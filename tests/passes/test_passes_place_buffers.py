@@ -12,7 +12,7 @@ from tilec.ir.nodes import Compute, Layout, Slot, rewrite
 from tilec.ir.nodes import walk as statements
 from tilec.native import HopperOptions
 from tilec.passes.overlap import Pipeline
-from tilec.passes.place_buffers import place_buffers
+from tilec.passes.place_buffers import PARTS, place_buffers
 from tilec.passes.specialize import Roles
 
 WIDE = HopperOptions(2, Pipeline(wait=20), Roles(queries="shared", turns=False))
@@ -62,6 +62,7 @@ def test_fragments():
         "scores": fragment("m64n96k16", "C"),
         "rounded": fragment("m64n128k16", "A"),
         "acc": fragment("m64n128k16", "C"),
+        "row_sum": PARTS,
     }
 
 
@@ -145,3 +146,14 @@ def test_scores_that_are_read_again_stay():
     assert [s.dst.buffer for s in statements(consumer(placed).body) if isinstance(s, Compute) and s.during] == [
         "weights"
     ] * 2
+
+
+def test_a_sum_in_parts_only_where_every_step_is_linear_in_it():
+    def parts(name):
+        consumer = kit.after(kit.SPECS[name])["place_buffers"].roles[1]
+        return [b.name for b in consumer.buffers if b.layout == PARTS]
+
+    assert parts("causal") == parts("no mask, f16") == parts("dropout") == ["row_sum"]
+    assert (
+        parts("window, softcap, alibi, sink") == []
+    )  # it starts as the sink's weight, which one lane of four would hold
