@@ -17,7 +17,7 @@ from tilec.backends.runtime.signature import Signature
 from tilec.backends.runtime.torch_op import inputs_of
 
 CALLS = 64  # argument arrays kept per call shape; an allocator hands out few addresses
-COUNTERS = 256  # of a ring, 1 KB
+SLAB = 1024  # counters allocated at once
 PANEL = 64  # columns of a box: 128 bytes, the width of the swizzle
 LEGAL_STRIDE = 16  # bytes
 MAP_DTYPES = {
@@ -91,22 +91,39 @@ class Arguments:
         self.address = ctypes.addressof(self.pointers)
 
 
-class Ring:
-    """Counters of one stream that start at `start`: each launch takes the next.  When all are used they are set again, on the
-    same stream and thus behind the launches that used them, so that most launches are one driver call."""
+class Counters:
+    """Counters that kernels claim tiles from: 0 before a launch, and 0 again after it (`claim` wraps).
 
-    def __init__(self, start: int, device: torch.device) -> None:
-        self.start, self.used = start, COUNTERS
-        self.memory = torch.empty(COUNTERS, dtype=torch.int32, device=device)
-        self.base: int = self.memory.data_ptr()
+    Launches of one stream follow each other and share one.  A captured launch has its own: its graph may be replayed
+    beside that stream."""
 
-    def take(self, stream: int) -> int:
-        """Address of a counter that holds `start` when the next launch on this stream runs."""
-        if self.used == COUNTERS:
-            done(driver.cuMemsetD32Async(self.base, self.start, COUNTERS, stream))
-            self.used = 0
-        self.used += 1
-        return self.base + 4 * (self.used - 1)
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.streams: dict[int, int] = {}
+        self.slabs: list[Tensor] = []
+        self.free: list[int] = []
+        self._allocate()
+        torch.cuda.synchronize(device)  # streams that take one later may not wait for this one
+
+    def of(self, stream: int) -> int:
+        """Address of a counter for a launch on the current stream, which is `stream`."""
+        if torch._C._cuda_isCurrentStreamCapturing():
+            return self._take()
+        found = self.streams.get(stream)
+        if found is None:
+            found = self.streams[stream] = self._take()
+        return found
+
+    def _take(self) -> int:
+        if not self.free:
+            self._allocate()
+        return self.free.pop()
+
+    def _allocate(self) -> None:
+        """In a capture, what is allocated is cleared at every replay."""
+        slab = torch.zeros(SLAB, dtype=torch.int32, device=self.device)
+        self.slabs.append(slab)
+        self.free = [slab.data_ptr() + slab.element_size() * n for n in range(SLAB)]
 
 
 class Kernel:
@@ -127,8 +144,8 @@ class Kernel:
         done(driver.cuFuncSetAttribute(self.function, attribute, self.metadata["shared"]))
         self.threads, self.shared = self.metadata["threads"], self.metadata["shared"]
         self.counted = next((of for _, kind, of, _ in self.arguments if self._mode(of, kind) == "counter"), None)
-        self.rings: dict[tuple[int, int], Ring] = {}  # by stream and start
-        self.mutex = Lock()  # a counter is set, written into the arguments and launched with as one
+        self.counters = Counters(self.device) if self.counted else None
+        self.mutex = Lock()  # a counter is written into the arguments and launched with as one
         self.names = list(dict.fromkeys(of for _, kind, of, _ in self.arguments if kind in ("map", "pointer")))
         self.names = [n for n in self.names if n != self.counted]
 
@@ -156,20 +173,11 @@ class Kernel:
             if len(shape.calls) >= CALLS:
                 shape.calls.clear()
             found = shape.calls[key] = self._pack(shape, dict(zip(self.names, tensors, strict=True)))
-        if found.counter is None:
+        if found.counter is None or self.counters is None:
             self._run(shape.blocks, stream, found.address)
             return
         with self.mutex:
-            if torch._C._cuda_isCurrentStreamCapturing():
-                # replays of graphs may overlap each other and other launches: each has the memory of its own pool
-                own = torch.empty(1, dtype=torch.int32, device=self.device)
-                done(driver.cuMemsetD32Async(own.data_ptr(), shape.blocks, 1, stream))
-                found.counter.value = own.data_ptr()
-            else:
-                ring = self.rings.get((stream, shape.blocks))
-                if ring is None:
-                    ring = self.rings[stream, shape.blocks] = Ring(shape.blocks, self.device)
-                found.counter.value = ring.take(stream)
+            found.counter.value = self.counters.of(stream)
             self._run(shape.blocks, stream, found.address)
 
     def _run(self, blocks: int, stream: int, arguments: int) -> None:

@@ -157,8 +157,11 @@ template <int N>
 DEVICE void registers_up() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
 """,
     "claim": """
-// The next number of the counter, for all lanes of the warp.
-DEVICE int claim(int* counter) { return uniform(threadIdx.x % 32 == 0 ? atomicAdd(counter, 1) : 0); }
+// The next of `tiles` numbers, for all lanes of the warp; those before the number of blocks are taken.  Every tile is
+// followed by one claim, so a launch makes `tiles` of them and leaves the counter as it found it: 0.
+DEVICE int claim(int* counter, int tiles) {
+  return gridDim.x + uniform(threadIdx.x % 32 == 0 ? atomicInc((unsigned*)counter, tiles - 1) : 0);
+}
 """,
     "copy_box": """
 // One box of the map to shared memory; completes on `bar`.  Outside the tensor: zeros, which count as bytes.

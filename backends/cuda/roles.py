@@ -68,7 +68,8 @@ def statement(w: Writer, s: Stmt, depth: int) -> None:
         case Claim(name, counter):
             if w.role.unit != "warp":
                 raise ValueError("the cuda backend claims tiles in a warp")
-            let(w, name, f"claim({w.x.names.pointer(counter)})", depth)
+            tiles = w.x.show(w.kernel.program.grid.tiles)
+            let(w, name, f"claim({w.x.names.pointer(counter)}, {tiles})", depth)
         case Seek():
             seek(w, s, depth)
         case Compute():

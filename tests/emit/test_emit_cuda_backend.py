@@ -64,7 +64,7 @@ TAKEN = {
     "128, prefix": (spec("mask k <= q or k < 40"), (128, 128)),
     "128, chunks": (spec("mask q // 256 == k // 256 and k <= q"), (128, 128)),
     "128, ALiBi": (spec("param slope[h] : f32", "score s = s - slope[h] * (q - k)", "mask k <= q"), (128, 128)),
-    "128, bias": (spec(*BIAS, CAUSAL), (128, 112)),
+    "128, bias": (spec(*BIAS, CAUSAL), (128, 80)),
     "192 and 128": (spec(CAUSAL, d=192, more="e : 128", value="V[b, k, h, e] : bf16", output="O[b, q, h, e]"), (128, 128)),
     "two pairs": (spec("query Qr[b, q, h, r] : bf16", "key Kr[b, k, r] : bf16", CAUSAL, more="r : 64"), (128, 128)),
     "256, causal": (spec(CAUSAL, d=256), (128, 80)),

@@ -32,12 +32,12 @@ class Map(tuple):
 
 
 class Driver:
-    """Succeeds at everything.  `launches`: (grid, threads, shared bytes, stream, arguments); `memsets`: (address, value)."""
+    """Succeeds at everything.  `launches`: (grid, threads, shared bytes, stream, arguments)."""
 
     CUresult = SimpleNamespace(CUDA_SUCCESS=0)
 
     def __init__(self, kinds):
-        self.kinds, self.launches, self.memsets, self.maps = kinds, [], [], []
+        self.kinds, self.launches, self.maps = kinds, [], []
         self.stream, self.capturing = STREAM, False
 
     def __getattr__(self, name):
@@ -53,10 +53,6 @@ class Driver:
     def cuTensorMapEncodeTiled(self, *given):
         self.maps.append(Map(given))
         return 0, self.maps[-1]
-
-    def cuMemsetD32Async(self, address, value, count, stream):
-        self.memsets.append((address, value, count, stream))
-        return (0,)
 
     def cuLaunchKernel(self, function, x, y, z, tx, ty, tz, shared, stream, arguments, extra):
         addresses = (ctypes.c_void_p * len(self.kinds)).from_address(arguments)
@@ -94,6 +90,7 @@ def machine(artifact, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=UNITS))
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: driver.stream, raising=False)
     monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: driver.capturing, raising=False)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
     return driver, launch_half("cuda")(artifact, signature, torch.device("cpu")), signature
 
 
@@ -118,9 +115,8 @@ def test_arguments_are_in_the_kernels_order(artifact, machine):
     given = call(launcher, signature)
     extents = {"B": B, "H": H, "M": M, "N": N, "SMS": UNITS}
     (first, again) = driver.launches
-    counter = driver.memsets[0][0]
-    assert first[:-1] == again[:-1]
-    assert [(a, b) for a, b in zip(first[-1], again[-1], strict=True) if a != b] == [(counter, counter + 4)]
+    assert first == again
+    counter = launcher.kernel.counters.streams[STREAM]
     values = first[-1]
     for (name, kind, of, dimension), value in zip(artifact.metadata["arguments"], values, strict=True):
         match kind:
@@ -137,14 +133,13 @@ def test_arguments_are_in_the_kernels_order(artifact, machine):
     assert {n for n, kind in kinds.items() if kind == "map"} == {"Q", "K", "V"}
 
 
-def test_a_launch_has_a_block_for_each_multiprocessor_and_a_counter_that_starts_behind_them(artifact, machine):
+def test_a_launch_has_a_block_for_each_multiprocessor(artifact, machine):
     driver, launcher, signature = machine
     call(launcher, signature)
     grid, threads, shared, stream, _ = driver.launches[0]
     assert grid == (UNITS, 1, 1)  # fewer than the 2 * 2 * 4 tiles
     assert threads == (artifact.metadata["threads"], 1, 1) and shared == artifact.metadata["shared"]
     assert stream == STREAM
-    assert driver.memsets == [(driver.memsets[0][0], UNITS, launch_module.COUNTERS, STREAM)]
 
 
 def counters(artifact, driver):
@@ -156,40 +151,25 @@ def counters(artifact, driver):
     return [values[at.index("counter")] for *_, values in driver.launches]
 
 
-def test_no_two_launches_share_a_counter_until_all_are_set_again(artifact, machine, monkeypatch):
-    monkeypatch.setattr(launch_module, "COUNTERS", 4)
-    driver, launcher, signature = machine
-    for _ in range(3):
-        call(launcher, signature)
-    found = counters(artifact, driver)
-    base = driver.memsets[0][0]
-    assert found == [base, base + 4, base + 8, base + 12, base, base + 4]
-    assert driver.memsets == [(base, UNITS, 4, STREAM)] * 2
-
-
-def test_each_stream_has_counters_of_its_own(artifact, machine):
+def test_launches_that_may_run_together_have_counters_of_their_own(artifact, machine):
     driver, launcher, signature = machine
     call(launcher, signature)
     driver.stream += 1
     call(launcher, signature)
-    assert len(set(counters(artifact, driver))) == 4
-    assert [m[-1] for m in driver.memsets] == [STREAM, STREAM + 1]
-
-
-def test_a_captured_launch_sets_a_counter_that_no_other_has(artifact, machine, monkeypatch):
-    driver, launcher, signature = machine
-    kept, empty = [], torch.empty
-    monkeypatch.setattr(torch, "empty", lambda *a, **k: kept.append(empty(*a, **k)) or kept[-1])
-    call(launcher, signature)
     driver.capturing = True
     call(launcher, signature)
-    driver.capturing = False
-    call(launcher, signature)
-    found = counters(artifact, driver)
-    assert len(set(found)) == 6
-    ring, *captured = driver.memsets
-    assert captured == [(address, UNITS, 1, STREAM) for address in found[2:4]]
-    assert all(0 <= address - ring[0] < 4 * launch_module.COUNTERS for address in (*found[:2], *found[4:]))
+    mine, again, other, same, graph, next_graph = counters(artifact, driver)
+    assert mine == again and other == same and len({mine, other, graph, next_graph}) == 4
+
+
+def test_counters_start_at_0_and_never_run_out(artifact, machine, monkeypatch):
+    driver, launcher, signature = machine
+    kept = launcher.kernel.counters
+    assert int(kept.slabs[0].abs().sum()) == 0
+    driver.capturing, kept.free = True, kept.free[:3]
+    for _ in range(2):
+        call(launcher, signature)
+    assert len(set(counters(artifact, driver))) == 4 and [int(s.abs().sum()) for s in kept.slabs] == [0, 0]
 
 
 def test_nothing_is_launched_for_no_rows(artifact, machine):

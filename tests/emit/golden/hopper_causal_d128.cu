@@ -93,8 +93,11 @@ DEVICE void registers_down() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;
 template <int N>
 DEVICE void registers_up() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
 
-// The next number of the counter, for all lanes of the warp.
-DEVICE int claim(int* counter) { return uniform(threadIdx.x % 32 == 0 ? atomicAdd(counter, 1) : 0); }
+// The next of `tiles` numbers, for all lanes of the warp; those before the number of blocks are taken.  Every tile is
+// followed by one claim, so a launch makes `tiles` of them and leaves the counter as it found it: 0.
+DEVICE int claim(int* counter, int tiles) {
+  return gridDim.x + uniform(threadIdx.x % 32 == 0 ? atomicInc((unsigned*)counter, tiles - 1) : 0);
+}
 
 // One box of the map to shared memory; completes on `bar`.  Outside the tensor: zeros, which count as bytes.
 DEVICE void copy_box(unsigned to, const TensorMap& map, unsigned bar, int x0, int x1, int x2, int x3, int x4) {
@@ -346,7 +349,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) causal_gqa_forward(
           n = n + 1;
         }
         // claim t from counter
-        t = claim(counter_ptr);
+        t = claim(counter_ptr, (M + TQ - 1 >> 7) * H * B);
         it = it + 1;
         // wait slot_empty[(it - 1) % 2] parity ((it - 1) // 2 + 1) % 2
         wait(smem + slot_empty + 8 * (it - 1 & 1), ((it - 1 >> 1) + 1 & 1));
