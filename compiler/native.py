@@ -3,7 +3,7 @@
 use_boxes        loads that the tensor memory accelerator can do
 write_positions  positions as arithmetic
 row_values       what a row's store divides by, once
-split_rows       64 query rows to a warpgroup
+split_rows       64 query rows to a warpgroup, of two CTAs if these pair up along the rows
 overlap          scores of a step in flight with the values of the one before
 specialize       a producer warp, rings and barriers, turns, the scheduler
 place_buffers    layouts; what does not fit is refused
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from tilec.dsl.faults import ScheduleFault, TargetFault
 from tilec.ir.attention import Attention
@@ -26,9 +27,11 @@ from tilec.passes.map_blocks import map_blocks
 from tilec.passes.names import distinct_indices
 from tilec.passes.online_softmax import online_softmax
 from tilec.passes.overlap import COLUMNS, ROWS_OF_A_THREAD, Pipeline, overlap
+from tilec.passes.pair_heads import PAIR, pair_heads, pairable
 from tilec.passes.place_buffers import place_buffers
 from tilec.passes.prove_mask import prove_mask
 from tilec.passes.row_values import row_values
+from tilec.passes.scope import key_axes
 from tilec.passes.specialize import Roles, specialize
 from tilec.passes.split_rows import ROWS, split_rows
 from tilec.passes.tidy import tidy
@@ -47,20 +50,34 @@ TOO_LARGE = ("E0803", "E0812")  # other points of the table may fit
 
 @dataclass(frozen=True)
 class HopperOptions:
-    """Query tiles have 64 rows for each of `warpgroups`; `pipeline` and `roles` are what `overlap` and `specialize` take."""
+    """Query tiles have 64 rows for each of `warpgroups`; `pipeline` and `roles` are what `overlap` and `specialize` take.
+
+    `pairs`: two CTAs share their keys and values, with the halves of a tile of twice as many rows, or with two heads (for which
+    `pair_heads` ran before `map_blocks`)."""
 
     warpgroups: int = 2
     pipeline: Pipeline = field(default_factory=Pipeline)
     roles: Roles = field(default_factory=Roles)
+    pairs: Literal["rows", "heads"] | None = None
+
+    @property
+    def cluster(self) -> int:
+        """CTAs that have the rows of one tile."""
+        return PAIR if self.pairs == "rows" else 1
+
+    @property
+    def rows(self) -> int:
+        """Of a tile."""
+        return ROWS * self.warpgroups * self.cluster
 
 
 def hopper_passes(options: HopperOptions = HopperOptions()) -> tuple[Pass, ...]:
     """The passes with what they are told; each raises ScheduleFaults for what it cannot express."""
     return (
-        ("use_boxes", lambda p: use_boxes(p, inputs(p), sequences=True)),
+        ("use_boxes", lambda p: use_boxes(p, inputs(p), sequences=True, split=key_axes(p)[0])),
         ("write_positions", lambda p: tidy(write_positions(p))),
         ("row_values", row_values),
-        ("split_rows", lambda p: split_rows(p, options.warpgroups)),
+        ("split_rows", lambda p: split_rows(p, options.warpgroups, options.cluster)),
         ("overlap", lambda p: overlap(p, options.pipeline)),
         ("specialize", lambda p: specialize(p, options.roles)),
         ("place_buffers", place_buffers),
@@ -140,12 +157,18 @@ def sequential(case: Case) -> Trail:
 def _shaped(program: Program, case: Case, point: Point) -> Iterator[tuple[str, Program]]:
     """At this point of the tuning table, through every pass that is left."""
     attn = distinct_indices(case.attn)
-    choice = Choice(ROWS * point.warpgroups, point.keys, None, None, point.by)
+    options, heads = options_of(case, point), pairable(attn)
+    choice = Choice(options.rows, point.keys, None, None, point.by)
     order = replace(block_map(case), units=None)
+    pairing: tuple[Pass, ...] = ()
+    if options.pairs == "heads" and heads is not None:
+        pairing = (("pair_heads", lambda p: pair_heads(p, heads)),)
+        order = replace(order, sharing=max(1, order.sharing // PAIR))
     rest: tuple[Pass, ...] = (
         ("choose_tiles", lambda p: choose_tiles(p, attn, choice, pad="steps")),
+        *pairing,
         ("map_blocks", lambda p: tidy(map_blocks(p, order))),
-        *hopper_passes(options_of(case, point)),
+        *hopper_passes(options),
     )
     for name, run in rest:
         program = run(program)
@@ -157,8 +180,12 @@ def options_of(case: Case, point: Point) -> HopperOptions:
     groups = ROWS_OF_A_THREAD * point.keys // COLUMNS
     lag = case.schedule.overlap is not False
     work: Kind = "static" if mask_class(case.attn) == "full" else "dynamic"
+    pairs: Literal["rows", "heads"] | None = None
+    if case.schedule.cluster == PAIR:
+        pairs = "heads" if pairable(distinct_indices(case.attn)) else "rows"
     return HopperOptions(
         point.warpgroups,
         Pipeline(lag, round(point.wait * groups)),
         Roles(point.stages, point.queries, point.turns, work),
+        pairs,
     )

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from tilec.dsl.faults import Fault, ScheduleFault
 from tilec.dsl.spans import Span
 from tilec.ir.attention import Attention
+from tilec.passes.pair_heads import PAIR
 from tilec.schedule import Schedule
 from tilec.tune.hopper import DEPTH, ROWS
 
@@ -75,8 +76,9 @@ def _warps(attn: Attention, s: Schedule) -> Iterator[Fault]:
 
 
 def _others(attn: Attention, s: Schedule) -> Iterator[Fault]:
-    if s.cluster is not None:
-        yield _refused(f"cluster {s.cluster}", _at(s, "cluster"), "each block copies for itself")
+    if s.cluster is not None and s.cluster not in (1, PAIR):
+        note = "keys and values are shared by pairs of blocks"
+        yield _refused(f"cluster {s.cluster}", _at(s, "cluster"), note, f"`cluster {PAIR}` is the nearest")
     if s.split is not None:
         name, count = s.split
         line = f"split {name} = {'auto' if count is None else count}"

@@ -21,6 +21,7 @@ from tilec.passes.lower_attention import lower_attention
 from tilec.passes.map_blocks import BlockMap, map_blocks
 from tilec.passes.names import distinct_indices
 from tilec.passes.online_softmax import online_softmax
+from tilec.passes.pair_heads import pair_heads, pairable
 from tilec.passes.prove_mask import prove_mask
 
 CAUSAL = "mask k <= q + N - M"
@@ -72,11 +73,12 @@ def attention(text):
     return distinct_indices(read_text(text).kernels[0])
 
 
-def sequential(text, q=128, k=64):
-    """The program after map_blocks."""
+def sequential(text, q=128, k=64, pair=False):
+    """The program after map_blocks; `pair`: of heads that share keys."""
     attn = attention(text)
     p = online_softmax(prove_mask(lower_attention(attn, "sm90"), attn), attn.q, attn.k)
     p = choose_tiles(p, attn, Choice(q, k, None, None, "test"), pad="steps")
+    p = pair_heads(p, pairable(attn)) if pair else p
     dense = all(i.storage.kind == "dense" for i in attn.indices)
     return map_blocks(p, BlockMap("longest_first", l2=2**20, bytes_per_key=128, keys=Var("N")) if dense else BlockMap())
 
@@ -84,7 +86,7 @@ def sequential(text, q=128, k=64):
 @cache
 def after(text, options=HopperOptions(), k=64):  # noqa: B008
     """{pass: program after it}, each of them verified."""
-    p = sequential(text, 64 * options.warpgroups, k)
+    p = sequential(text, options.rows, k, options.pairs == "heads")
     out = {"map_blocks": p}
     for name, f in hopper_passes(options):
         out[name] = p = f(p)

@@ -105,6 +105,7 @@ def _artifact(program: Program, printed: Printed, variant: Variant) -> Artifact:
         "tile": dict(program.tile),
         "extents": list(program.extents),
         "ctas": show(program.grid.ctas),
+        "cluster": program.grid.cluster,
         "threads": printed.threads,
         "shared": printed.shared,
         "registers": resources.registers,

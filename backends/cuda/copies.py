@@ -9,52 +9,68 @@ A tile in pages comes in such boxes of the rows that lie in one page for certain
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from math import gcd
 
+from tilec.backends.cuda.expressions import SCALAR
 from tilec.backends.cuda.writer import Box, Writer
-from tilec.ir.attention import BYTES
 from tilec.ir.axes import constant, stage_bytes
-from tilec.ir.build import conjuncts, mul, sub
-from tilec.ir.expr import Expr, Float, Int, Iota, Op, Read, Var, transform, walk
+from tilec.ir.build import add, conjuncts, floordiv, mul, sub
+from tilec.ir.expr import ZERO, Expr, Float, Int, Iota, Op, Read, Var, transform, walk
 from tilec.ir.nodes import Buffer, Compute, Copy
 from tilec.ir.pages import Pages, at_lane, pages_of
 
 PANEL = 64  # 16-bit columns of 128 bytes
+ROW = 128  # bytes of a panel's row
 CHUNK = "box of a tile"  # a scalar that no program has
 
 
 def copy(w: Writer, s: Copy, depth: int) -> None:
     """Prints a Copy.  Raises ValueError for one that is not a box of rows of a tensor, signalled by an mbarrier."""
-    box = box_of(w, s)
+    part = part_of(w, s)
+    box = box_of(w, s, part)
     name = w.kernel.boxes.setdefault(box, w.x.names.map(box.tensor, box))
     if s.signal is None or w.role.unit != "warp":
         raise ValueError(f"{s.dst.buffer}: the cuda backend copies from a warp, with an mbarrier to signal")
-    _, bar = w.barrier(s.signal)
+    signal, bar = w.barrier(s.signal)
     to, tile = w.x.address(s.dst.buffer, s.dst.stage), w.x.shared[s.dst.buffer]
     pages = pages_of(s.index)
     if pages is not None:
+        if s.dst.windows:
+            raise ValueError(f"part of a tile of {s.tensor}, which lies in pages")
         copy_pages(w, s, box, pages, name, bar, depth)
         return
+    if part.offset is not ZERO:
+        to = f"{to} + {w.x.text(part.offset, SCALAR).at(6)}"
+    function = "copy_box"
+    if s.multicast:
+        cluster = w.kernel.program.grid.cluster
+        if signal.arrivals != cluster or part.share != cluster:
+            raise ValueError(
+                f"{s.signal.name} is not completed by an equal part of {tile.name} from each CTA of the cluster"
+            )
+        function = f"copy_box_everywhere<{cluster}>"
     others = [w.x.show(s.index[n]) for n in reversed(range(len(s.index) - 1)) if n != box.axis]
     first = w.x.show(transform(s.index[box.axis], _without_lanes))
     w.line(depth, "if (lane == 0) {")
     w.line(depth + 1, f"const unsigned bar = {bar};")
     w.line(depth + 1, f"expect(bar, {stage_bytes(tile, w.x.constants)});")
     if box.single:
-        panel = box.rows * box.columns * BYTES[tile.dtype]
-        w.loop(depth + 1, "p", 0, _room(w, tile) // PANEL)
-        place = ", ".join(_five(f"{PANEL} * p", first, *others))
-        w.line(depth + 2, f"copy_box({to} + {panel} * p, {name}, bar, {place});")
+        w.loop(depth + 1, "p", 0, part.panels)
+        column = f"{PANEL} * p" if part.panel is ZERO else f"{PANEL} * ({w.x.show(part.panel)} + p)"
+        place = ", ".join(_five(column, first, *others))
+        w.line(depth + 2, f"{function}({to} + {ROW * w.size(tile, 0)} * p, {name}, bar, {place});")
         w.line(depth + 1, "}")
     else:
-        w.line(depth + 1, f"copy_box({to}, {name}, bar, {', '.join(_five('0', first, '0', *others))});")
+        place = ", ".join(_five("0", first, w.x.show(part.panel), *others))
+        w.line(depth + 1, f"{function}({to}, {name}, bar, {place});")
     w.line(depth, "}")
 
 
 def copy_pages(w: Writer, s: Copy, box: Box, pages: Pages, name: str, bar: str, depth: int) -> None:
     """Prints a Copy of a tile that lies in pages."""
     tile, to = w.x.shared[s.dst.buffer], w.x.address(s.dst.buffer, s.dst.stage)
-    lane, rows, row = tile.axes[0].name, w.size(tile, 0), PANEL * BYTES[tile.dtype]
+    lane, rows, row = tile.axes[0].name, w.size(tile, 0), ROW
     number, here = w.x.names("box", "scalar", CHUNK), Var(CHUNK)
     w.x.signs.scalars.add(CHUNK)
     index = [at_lane(i, lane, mul(here, box.rows)) for i in s.index]
@@ -73,26 +89,57 @@ def copy_pages(w: Writer, s: Copy, box: Box, pages: Pages, name: str, bar: str, 
     w.line(depth, "}")
 
 
+@dataclass(frozen=True)
+class Part:
+    """What a copy brings of a tile: `rows`, and `panels` of them from number `panel` on, to `offset` bytes from its start; 1 /
+    `share` of it."""
+
+    rows: int
+    panels: int
+    panel: Expr = ZERO
+    offset: Expr = ZERO
+    share: int = 1
+
+
+def part_of(w: Writer, s: Copy) -> Part:
+    """The part that the window of a copy's slot is: whole panels, or rows of all panels.  Raises ValueError for others."""
+    buffer = w.x.shared[s.dst.buffer]
+    whole = Part(w.size(buffer, 0), _room(w, buffer) // PANEL)
+    if not s.dst.windows:
+        return whole
+    window, size = s.dst.windows[0], constant(s.dst.windows[0].size, w.x.constants)
+    by_rows = window.axis == buffer.axes[0].name
+    lanes = w.size(buffer, 0 if by_rows else 1)
+    if len(s.dst.windows) > 1 or size is None or lanes % size or size % (8 if by_rows else PANEL):
+        raise ValueError(f"a copy into {s.dst} is of no whole panels, and no rows of all panels")
+    if by_rows:
+        return replace(whole, rows=size, offset=mul(ROW, window.start), share=lanes // size)
+    start = floordiv(window.start, PANEL)
+    return Part(whole.rows, size // PANEL, start, mul(ROW * whole.rows, start), lanes // size)
+
+
 def _five(*coordinates: str) -> list[str]:
     return [*coordinates, *["0"] * (5 - len(coordinates))]
 
 
-def box_of(w: Writer, s: Copy) -> Box:
+def box_of(w: Writer, s: Copy, part: Part) -> Box:
     """The box that a Copy brings.  Raises ValueError where there is none."""
     tensor, buffer = w.kernel.program.tensor(s.tensor), w.x.shared[s.dst.buffer]
     panelled(w, s.dst.buffer)
-    if s.dst.windows or tensor.dtype != buffer.dtype:
-        raise ValueError(f"a copy fills a whole stage of {buffer.name}, of the dtype of {tensor.name}")
+    if tensor.dtype != buffer.dtype:
+        raise ValueError(f"a copy fills {buffer.name} with values of the dtype of {tensor.name}")
     rows, columns = (a.name for a in buffer.axes)
+    columns_from = next((x.start for x in s.dst.windows if x.axis == columns), ZERO)
+    last = add(columns_from, Iota(columns))
     along = [n for n, i in enumerate(s.index) if Iota(rows) in walk(i)]
-    pages, height = pages_of(s.index), w.size(buffer, 0)
+    pages, height = pages_of(s.index), part.rows
     if pages is not None:
         along, height = [pages.row], gcd(pages.size, height)
     position = s.index[along[0]] if pages is None else pages.position
     if (
         len(along) != 1
         or len(s.index) > 5
-        or s.index[-1] is not Iota(columns)
+        or s.index[-1] is not last
         or any(Iota(columns) in walk(i) for i in s.index[:-1])
         or _sign(position, Iota(rows)) != 1
     ):
@@ -109,9 +156,9 @@ def box_of(w: Writer, s: Copy) -> Box:
         raise ValueError(
             f"rows of {tensor.name} that lie in one page are no multiple of 8, or its pages have other sizes"
         )
-    if width % PANEL or len(s.index) > 4 or pages is not None:
+    if width % PANEL or len(s.index) > 4 or pages is not None or height < w.size(buffer, 0):
         return Box(tensor.name, axis, height, PANEL, single=True)
-    return Box(tensor.name, axis, height, width)
+    return Box(tensor.name, axis, height, PANEL * part.panels)
 
 
 def _room(w: Writer, b: Buffer) -> int:

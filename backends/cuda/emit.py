@@ -60,7 +60,8 @@ class _Emitter:
         self.program = program
         self.function = re.sub(r"\W", "_", program.name)
         self.names = Names(frozenset({self.function, *FUNCTIONS, *TYPES}))
-        for name in (*program.extents, *(n for n, _ in program.tile), "cta"):
+        rank = () if program.grid.rank is None else (program.grid.rank,)
+        for name in (*program.extents, *(n for n, _ in program.tile), "cta", *rank):
             self.names.scalar(name)
         self.kernel = Kernel(program, place(program))
         self.signs = signs(program)
@@ -83,8 +84,9 @@ class _Emitter:
         head += [f"// tile    {', '.join(f'{c} = {n}' for c, n in p.tile)}"]
         head += [f"// blocks  {p.grid.ctas} for {p.grid.tiles} tiles, order {p.grid.order}"]
         head += [line for note in p.notes for line in filled_comment(note, "")]
+        cluster = f"__cluster_dims__({p.grid.cluster}, 1, 1) " if p.grid.cluster > 1 else ""
         kernel = [
-            f'extern "C" __global__ void __launch_bounds__({self.threads}, 1) {self.function}(',
+            f'extern "C" __global__ void {cluster}__launch_bounds__({self.threads}, 1) {self.function}(',
             *_filled([self.parameter(q) for q in parameters]),
             ") {",
             *declared,
@@ -151,12 +153,15 @@ class _Emitter:
             head.append("const int row0 = warp % 4 * 16 + lane / 4, col0 = lane % 4 * 2;")
         if cta in used:
             head.append(f"const int {cta} = blockIdx.x;")
+        grid = self.program.grid
+        if grid.rank is not None:
+            head.append(f"const int {self.names.scalar(grid.rank)} = blockIdx.x % {grid.cluster};")
         head += ["", "if (threadIdx.x == 0) {"]
         for b in self.program.barriers:
             if b.kind == "mbarrier":
                 at, count = f"smem + {self.names.barrier(b.name)}", arrivals(self.program, b)
                 head += [f"{STEP}barrier_init({at}{f' + {8 * n}' if n else ''}, {count});" for n in range(b.stages)]
-        head += ["}", "barriers_ready();", ""]
+        head += ["}", f"{'barriers' if grid.rank is None else 'cluster'}_ready();", ""]
         return [STEP + line if line else "" for line in head] + roles_text
 
     def roles(self) -> list[str]:

@@ -107,6 +107,21 @@ DEVICE void barriers_ready() {
   __syncthreads();
 }
 """,
+    "cluster_ready": """
+// Every block of the cluster has its barriers, and the TMA unit sees them.
+DEVICE void cluster_ready() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.aligned;\\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+""",
+    "remote": """
+// Where `at` of this block lies in block `rank` of the cluster.
+DEVICE unsigned remote(unsigned at, int rank) {
+  unsigned y;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(y) : "r"(at), "r"(rank));
+  return y;
+}
+""",
     "wait": """
 // Until the phase of this parity is complete.
 DEVICE void wait(unsigned bar, int parity) {
@@ -126,6 +141,43 @@ DEVICE void wait(unsigned bar, int parity) {
 DEVICE void arrive(unsigned bar) {
   __syncwarp();
   if (threadIdx.x % 32 == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+}
+""",
+    "arrive_remote": """
+// Arrivals of a thread in another block.  Without .release.cluster, which would fence all memory: no data goes with them.
+DEVICE void arrive_remote(unsigned bar, int rank, int count) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0], %1;" ::"r"(remote(bar, rank)), "r"(count) : "memory");
+}
+""",
+    "arrive_at": """
+// Arrivals of a warp on the barrier of block `rank`, after what all its lanes did.
+DEVICE void arrive_at(unsigned bar, int rank, int count = 1) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) arrive_remote(bar, rank, count);
+}
+""",
+    "arrive_everywhere": """
+// Arrivals of a warp on the barrier of each block of the cluster: a lane for each.
+template <int BLOCKS>
+DEVICE void arrive_everywhere(unsigned bar, int count = 1) {
+  __syncwarp();
+  if (threadIdx.x % 32 < BLOCKS) arrive_remote(bar, threadIdx.x % 32, count);
+}
+""",
+    "send_int": """
+// x to shared memory of each block of the cluster, with one arrival and its bytes on the barrier there.
+template <int BLOCKS>
+DEVICE void send_int(unsigned to, int x, unsigned bar) {
+  const int rank = threadIdx.x % 32;
+  if (rank < BLOCKS) {
+    const unsigned there = remote(bar, rank);
+    asm volatile("mbarrier.arrive.expect_tx.shared::cluster.b64 _, [%0], 4;" ::"r"(there) : "memory");
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.s32 [%0], %1, [%2];"
+                 :
+                 : "r"(remote(to, rank)), "r"(x), "r"(there)
+                 : "memory");
+  }
+  __syncwarp();
 }
 """,
     "expect": """
@@ -157,10 +209,10 @@ template <int N>
 DEVICE void registers_up() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
 """,
     "claim": """
-// The next of `tiles` numbers, for all lanes of the warp; those before the number of blocks are taken.  Every tile is
+// The next of `tiles` numbers, for all lanes of the warp; those before the number of clusters are taken.  Every tile is
 // followed by one claim, so a launch makes `tiles` of them and leaves the counter as it found it: 0.
-DEVICE int claim(int* counter, int tiles) {
-  return gridDim.x + uniform(threadIdx.x % 32 == 0 ? atomicInc((unsigned*)counter, tiles - 1) : 0);
+DEVICE int claim(int* counter, int tiles, int cluster = 1) {
+  return gridDim.x / cluster + uniform(threadIdx.x % 32 == 0 ? atomicInc((unsigned*)counter, tiles - 1) : 0);
 }
 """,
     "copy_box": """
@@ -171,6 +223,18 @@ DEVICE void copy_box(unsigned to, const TensorMap& map, unsigned bar, int x0, in
       " [%0], [%1, {%2, %3, %4, %5, %6}], [%7];"
       :
       : "r"(to), "l"(&map), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(bar)
+      : "memory");
+}
+""",
+    "copy_box_everywhere": """
+// The same to that place of every block of the cluster, each with the bytes on its own barrier.
+template <int BLOCKS>
+DEVICE void copy_box_everywhere(unsigned to, const TensorMap& map, unsigned bar, int x0, int x1, int x2, int x3, int x4) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+      " [%0], [%1, {%2, %3, %4, %5, %6}], [%7], %8;"
+      :
+      : "r"(to), "l"(&map), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(bar), "h"((short)((1 << BLOCKS) - 1))
       : "memory");
 }
 """,

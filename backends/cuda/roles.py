@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tilec.backends.cuda import copies, fragments, mma
 from tilec.backends.cuda.expressions import CPP, SCALAR
-from tilec.backends.cuda.shared import arrivals
+from tilec.backends.cuda.shared import arrivals, unit_of, warps_of
 from tilec.backends.cuda.writer import Writer
 from tilec.ir.expr import Int, Op
 from tilec.ir.nodes import (
@@ -26,6 +26,7 @@ from tilec.ir.nodes import (
     Load,
     Mma,
     Seek,
+    Send,
     Stmt,
     Store,
     Sync,
@@ -69,7 +70,9 @@ def statement(w: Writer, s: Stmt, depth: int) -> None:
             if w.role.unit != "warp":
                 raise ValueError("the cuda backend claims tiles in a warp")
             tiles = w.x.show(w.kernel.program.grid.tiles)
-            let(w, name, f"claim({w.x.names.pointer(counter)}, {tiles})", depth)
+            cluster = w.kernel.program.grid.cluster
+            more = f", {cluster}" if cluster > 1 else ""
+            let(w, name, f"claim({w.x.names.pointer(counter)}, {tiles}{more})", depth)
         case Seek():
             seek(w, s, depth)
         case Compute():
@@ -89,10 +92,14 @@ def statement(w: Writer, s: Stmt, depth: int) -> None:
             w.line(depth, f"wait({address}, {w.x.show(parity)});")
             if w.role.unit == "warp":  # its lanes go on together: none may find the barrier two phases on
                 w.line(depth, "__syncwarp();")
-        case Arrive(bar):
-            b, at = w.barrier(bar)
-            threads = f", {arrivals(w.kernel.program, b)}" if b.kind == "named" else ""
-            w.line(depth, f"{'named_arrive' if threads else 'arrive'}({at}{threads});")
+        case Arrive():
+            arrive(w, s, depth)
+        case Send(dst, value, signal):
+            if w.role.unit != "warp":
+                raise ValueError("the cuda backend sends to other blocks from a warp")
+            _, there = w.barrier(signal)
+            to = w.x.address(dst.buffer, dst.stage)
+            w.line(depth, f"send_int<{w.kernel.program.grid.cluster}>({to}, {w.x.show(value)}, {there});")
         case Sync(bar):
             b, at = w.barrier(bar)
             w.line(depth, f"named_sync({at}, {arrivals(w.kernel.program, b)});")
@@ -111,6 +118,23 @@ def statement(w: Writer, s: Stmt, depth: int) -> None:
             sequence(w, inner, depth)
         case _:
             raise ValueError(f"the cuda backend has no text for {type(s).__name__}")
+
+
+def arrive(w: Writer, s: Arrive, depth: int) -> None:
+    """A warp's share of an arrival: all of it for a warp role, of which a barrier may count several."""
+    program = w.kernel.program
+    b, bar = w.barrier(s.bar)
+    if b.kind == "named":
+        w.line(depth, f"named_arrive({bar}, {arrivals(program, b)});")
+        return
+    count = unit_of(program, b) // warps_of(w.role)
+    more = f", {count}" if count > 1 else ""
+    if s.everywhere:
+        w.line(depth, f"arrive_everywhere<{program.grid.cluster}>({bar}{more});")
+    elif s.at is not None:
+        w.line(depth, f"arrive_at({bar}, {w.x.show(s.at)}{more});")
+    else:
+        w.line(depth, f"arrive({bar}{more});")
 
 
 def let(w: Writer, name: str, text: str, depth: int, *, is_float: bool = False) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tilec.ir.axes import constant, stage_bytes
-from tilec.ir.nodes import Arrive, Barrier, Buffer, Copy, Program, Role, Sync, walk
+from tilec.ir.nodes import Arrive, Barrier, Buffer, Copy, Program, Role, Send, Stmt, Sync, walk
 
 ATOM = 1024  # bytes: eight swizzled rows; a panel's rows start at its multiples
 WARPS = {"warp": 1, "warpgroup": 4}
@@ -72,19 +72,36 @@ def extent(b: Buffer, axis: int, constants: dict[str, int]) -> int:
 
 
 def arrivals(program: Program, bar: Barrier) -> int:
-    """Hardware arrivals per phase: warps for an mbarrier (a copy counts one), threads for a named barrier.
+    """Hardware arrivals per phase: warps for an mbarrier, threads for a named barrier.  One warp of each CTA arrives for what
+    copies and sends bring.  Raises ValueError where they share a barrier with other arrivals."""
+    brought = [s for role in program.roles for s in walk(role.body) if _brings(s, bar)]
+    if not brought:
+        return bar.arrivals * unit_of(program, bar) * (32 if bar.kind == "named" else 1)
+    arriving = {
+        warps_of(r) for r in program.roles for s in walk(r.body) if isinstance(s, Arrive) and s.bar.name == bar.name
+    }
+    if arriving - {1}:
+        raise ValueError(f"bytes and arrivals of several warps complete {bar.name}")
+    return 1 if any(isinstance(s, Copy) and s.multicast for s in brought) else bar.arrivals
 
-    Raises ValueError where warps and warpgroups arrive on one barrier: what each brings is then not known."""
-    units = set()
-    for role in program.roles:
-        for s in walk(role.body):
-            if isinstance(s, Copy) and s.signal is not None and s.signal.name == bar.name:
-                units.add(1)
-            if isinstance(s, Arrive | Sync) and s.bar.name == bar.name:
-                units.add(warps_of(role))
-    if len(units) != 1:
+
+def _brings(s: Stmt, bar: Barrier) -> bool:
+    return isinstance(s, Copy | Send) and s.signal is not None and s.signal.name == bar.name
+
+
+def unit_of(program: Program, bar: Barrier) -> int:
+    """Warps whose arrivals make one of the program's: those of the largest role that arrives, for which others arrive as often.
+
+    Raises ValueError where none does, or where they share a named barrier, which counts threads."""
+    units = {
+        warps_of(role)
+        for role in program.roles
+        for s in walk(role.body)
+        if isinstance(s, Arrive | Sync) and s.bar.name == bar.name
+    }
+    if not units or (len(units) > 1 and bar.kind == "named"):
         raise ValueError(f"arrivals on {bar.name} come from units of several sizes, or from none")
-    return bar.arrivals * units.pop() * (32 if bar.kind == "named" else 1)
+    return max(units)
 
 
 def warps_of(role: Role) -> int:

@@ -57,7 +57,7 @@ def signs(program: Program) -> Signs:
     """The largest consistent answer: everything is assumed not to be negative, and what may be is struck out until nothing
     changes.  A name of several roles counts as one.  Claimed numbers and extents are not negative."""
     out = Signs(
-        {"cta", *program.extents, *(n for n, _ in program.tile)},
+        {"cta", program.grid.rank or "cta", *program.extents, *(n for n, _ in program.tile)},
         {b.name for b in program.buffers if b.dtype == "i32"},
         frozenset(t.name for t in program.tensors if t.mode == "table"),
         frozenset(n for n, v in program.tile if v > 0),

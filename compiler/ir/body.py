@@ -41,7 +41,8 @@ class Body:
         self.tensors = {t.name: t for t in p.tensors}
         self.barriers = {b.name: b for b in p.barriers}
         self.buffers = {b.name: b for b in (*p.buffers, *role.buffers)}
-        self.fixed = {n for n, _ in p.tile} | set(p.extents) | {"cta"} | ({role.var} if role.var else set())
+        self.fixed = {n for n, _ in p.tile} | set(p.extents) | {"cta"} | {n for n in (role.var, p.grid.rank) if n}
+        self.clustered = p.grid.rank is not None
         self.defined: set[str] = set(self.fixed)
 
     def check(self) -> None:
@@ -111,8 +112,15 @@ class Body:
             case nodes.Wait(bar, parity):
                 self.bar(bar, "mbarrier")
                 self.scalar(parity, "int")
-            case nodes.Arrive(bar):
-                self.bar(bar, None)
+            case nodes.Send():
+                self.send(s)
+            case nodes.Arrive(bar, at):
+                self.bar(bar, None if at is None and not s.everywhere else "mbarrier")
+                self.across(at is not None or s.everywhere)
+                if at is not None:
+                    self.scalar(at, "int")
+                    if s.everywhere:
+                        self.report("one CTA, and all of them")
             case nodes.Sync(bar):
                 self.bar(bar, "named")
             case nodes.Claim(name, counter):
@@ -164,14 +172,32 @@ class Body:
             return
         if (s.signal is None) == (s.queue is None):
             self.report("a copy completes by a signal or by a queue: exactly one")
+        self.across(s.multicast)
+        if s.multicast and s.signal is None:
+            self.report("a copy to several CTAs completes by a signal")
         if dst.space != "shared":
             self.report(f"a copy goes to shared memory, which {dst.name} is not in")
         if tensor is not None and tensor.dtype != dst.dtype:
             self.report(f"a copy does not convert {tensor.dtype} to {dst.dtype}")
         if s.signal is not None:
-            self.bar(s.signal, "mbarrier")
-            if s.signal.name in self.barriers and not self.barriers[s.signal.name].tx:
-                self.report(f"barrier {s.signal.name} does not count bytes (tx)")
+            self.signal(s.signal)
+
+    def send(self, s: nodes.Send) -> None:
+        self.across(True)
+        if self.slot(s.dst) or self.buffers[s.dst.buffer].space != "shared":
+            self.report(f"a send goes to a scalar in shared memory, which {s.dst.buffer} is not")
+        self.scalar(s.value, kind_of_dtype(self.buffers[s.dst.buffer].dtype))
+        self.signal(s.signal)
+
+    def signal(self, b: Bar) -> None:
+        self.bar(b, "mbarrier")
+        if b.name in self.barriers and not self.barriers[b.name].tx:
+            self.report(f"barrier {b.name} does not count bytes (tx)")
+
+    def across(self, reaches: bool) -> None:
+        """What reaches other CTAs needs a cluster."""
+        if reaches and not self.clustered:
+            self.report("the CTAs of the grid have no cluster")
 
     def guarded(self, lanes: ax.Lanes, index: tuple[Expr, ...], where: Expr | None, other: Expr | None) -> None:
         """Index, condition and substitute of an access to a tensor."""

@@ -39,6 +39,10 @@ class UnfinishedAsync(ExecutionError):
     """A CTA ends with asynchronous operations that nobody waited for."""
 
 
+class Abandoned(ExecutionError):
+    """A CTA ends although another one of its cluster may still arrive on its barriers."""
+
+
 class CallError(ValueError):
     """The tensors or extents given to `run` do not fit the program's declarations."""
 

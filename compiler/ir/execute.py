@@ -136,14 +136,15 @@ class Compiler:
                 return Step(s, plain=self.mma(s), visible=True)
             case nodes.Copy():
                 return Step(s, blocking=self.copy(s), visible=True)
+            case nodes.Send():
+                return Step(s, blocking=self.send(s), visible=True)
             case nodes.Await(queue, pending):
                 return Step(s, plain=lambda f: f.await_queue(queue, pending), visible=True)
             case nodes.Wait(bar, parity):
                 stage, want = self.scalar(bar.stage), self.scalar(parity)
                 return Step(s, blocking=lambda f: f.wait(bar.name, stage(f, None), want(f, None)), visible=True)
-            case nodes.Arrive(bar):
-                stage = self.scalar(bar.stage)
-                return Step(s, plain=lambda f: f.arrive(bar.name, stage(f, None)), visible=True)
+            case nodes.Arrive():
+                return Step(s, plain=self.arrive(s), visible=True)
             case nodes.Sync(bar):
                 stage = self.scalar(bar.stage)
                 return Step(s, blocking=lambda f: f.sync(bar.name, stage(f, None)), visible=True)
@@ -234,7 +235,21 @@ class Compiler:
         if s.signal is None:
             return lambda f: f.copy(dst, load(f), None, s.queue)
         name, stage = s.signal.name, self.scalar(s.signal.stage)
-        return lambda f: f.copy(dst, load(f), (name, stage(f, None)), None)
+        return lambda f: f.copy(dst, load(f), (name, stage(f, None)), None, everywhere=s.multicast)
+
+    def send(self, s: nodes.Send) -> Callable[[Any], Steps]:
+        dst, value = place(s.dst, self.scope), self.scalar(s.value)
+        name, stage = s.signal.name, self.scalar(s.signal.stage)
+        return lambda f: f.copy(dst, value(f, None), (name, stage(f, None)), None, everywhere=True)
+
+    def arrive(self, s: nodes.Arrive) -> Callable[[Any], None]:
+        name, stage, everywhere = s.bar.name, self.scalar(s.bar.stage), s.everywhere
+        at = None if s.at is None else self.scalar(s.at)
+
+        def run(f: Any) -> None:
+            f.arrive(name, stage(f, None), None if at is None else at(f, None), everywhere)
+
+        return run
 
     def branch(self, s: nodes.If) -> Callable[[Any], Steps]:
         test, then, orelse = self.scalar(s.cond), self.block(s.then), self.block(s.orelse)

@@ -2,7 +2,7 @@
 
 Role instances are coroutines; a seeded scheduler interleaves them, and decides when asynchronous operations complete.  Races
 are found with vector clocks (`ir.clocks`), so one run finds what some other interleaving would have broken; seeds and orders
-vary what control flow sees.  CTAs run together if the program claims tiles from a counter, else one after the other.
+vary what control flow sees.  CTAs run together if the program claims tiles from a counter, else one cluster after the other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tilec.ir.errors import CallError, Deadlock, Endless, ExecutionError, Undefi
 from tilec.ir.execute import Blocked, Executable, Extents, Steps, compile_program, run_block
 from tilec.ir.machine import Cta, Instance, make_tiles
 from tilec.ir.memory import Tensor
-from tilec.ir.nodes import Arrive, Await, Claim, Copy, Mma, Program, Sync, Wait, walk
+from tilec.ir.nodes import Arrive, Await, Claim, Copy, Mma, Program, Send, Sync, Wait, walk
 from tilec.ir.print import show_stmt
 
 LIMIT = 2_000_000  # scheduler steps before a run counts as endless
@@ -27,17 +27,21 @@ LIMIT = 2_000_000  # scheduler steps before a run counts as endless
 @dataclass(frozen=True)
 class Order:
     """How the scheduler chooses.  `completions`: when a Copy signals, `early` at once, `late` only when no instance can go
-    on, or at a random moment.  `starve`: roles (`producer`) or instances (`consumer[1]`) that run only when no other can."""
+    on, or at a random moment.  `starve`: roles (`producer`), instances (`consumer[1]`) or CTAs of a cluster (`rank 1`) that run
+    only when no other can."""
 
     completions: Literal["random", "early", "late"] = "random"
     starve: tuple[str, ...] = ()
 
 
 def adversaries(p: Program) -> tuple[Order, ...]:
-    """Orders that drive a program to its extremes: completions early and late, each role and its first instance starved."""
+    """Orders that drive a program to its extremes: completions early and late; each role, its first instance and each CTA of a
+    cluster starved."""
     victims: list[tuple[str, ...]] = [()]
     for r in p.roles:
         victims += [(r.name,), (f"{r.name}[0]",)] if r.count > 1 else [(r.name,)]
+    if p.grid.cluster > 1:
+        victims += [(f"rank {n}",) for n in range(p.grid.cluster)]
     return tuple(Order(c, v) for c in ("early", "late") for v in victims)
 
 
@@ -62,12 +66,11 @@ def run(
     with np.errstate(all="ignore"):
         state = _State(exe, scalars, _bind(exe, tensors, scalars), random.Random(seed), schedule)
         together = any(isinstance(s, Claim) for r in p.roles for s in walk(r.body))
-        count = exe.ctas(Extents(scalars), None)
-        if together:
-            state.run_ctas(range(count))
-        else:
-            for number in range(count):
-                state.run_ctas(range(number, number + 1))
+        count, size = exe.ctas(Extents(scalars), None), p.grid.cluster
+        if count % size:
+            raise CallError(f"{p.name}: {count} CTAs are no clusters of {size}")
+        for number in range(0, count, count if together and count else size):
+            state.run_ctas(range(number, count if together else number + size))
 
 
 def _bind(exe: Executable, tensors: Mapping[str, Any], scalars: dict[str, int]) -> dict[str, Tensor]:
@@ -85,7 +88,8 @@ def _bind(exe: Executable, tensors: Mapping[str, Any], scalars: dict[str, int]) 
 def is_alone(p: Program) -> bool:
     """Whether each CTA is one thread of control that starts nothing asynchronous and meets no barrier."""
     return sum(r.count for r in p.roles) == 1 and not any(
-        isinstance(s, Copy | Await | Wait | Arrive | Sync | Claim) or (isinstance(s, Mma) and s.queue is not None)
+        isinstance(s, Copy | Send | Await | Wait | Arrive | Sync | Claim)
+        or (isinstance(s, Mma) and s.queue is not None)
         for s in walk(p.roles[0].body)
     )
 
@@ -120,7 +124,8 @@ class _State:
         )
 
     def claim(self, counter: str) -> int:
-        value = self.counters.setdefault(counter, self.exe.ctas(Extents(self.scalars), None))
+        ctas = self.exe.ctas(Extents(self.scalars), None)
+        value = self.counters.setdefault(counter, ctas // self.exe.program.grid.cluster)
         self.counters[counter] = value + 1
         return int(value)
 
@@ -135,14 +140,16 @@ class _State:
         shared = make_tiles(p.buffers, self.exe.shared, p.target)
         cta = Cta(number, shared, p.barriers, self.order.completions == "early")
         tasks: list[_Task] = []
+        rank = {} if p.grid.rank is None else {p.grid.rank: number % p.grid.cluster}
+        where = "".join(f" of rank {n}" for n in rank.values())
         for role, block, private in self.exe.roles:
             for i in range(role.count):
                 tiles = make_tiles(role.buffers, private, p.target, shared)
-                scalars = {**self.scalars, "cta": number}
+                scalars = {**self.scalars, **rank, "cta": number}
                 if role.var is not None:
                     scalars[role.var] = i
                 label, uid = self.labels[len(tasks)], number * len(self.labels) + len(tasks) + 1
-                f = Instance(label, uid, cta, tiles, self.tensors, scalars, self)
+                f = Instance(label + where, uid, cta, tiles, self.tensors, scalars, self)
                 cta.instances.append(f)
                 tasks.append(_Task(f, run_block(f, block)))
         return tasks
@@ -155,6 +162,9 @@ class _State:
                 self.advance(task, None)
             return
         alive, ctas = list(tasks), list(dict.fromkeys(t.instance.cta for t in tasks))
+        size = self.exe.program.grid.cluster
+        for n, cta in enumerate(ctas):
+            cta.cluster = tuple(ctas[n // size * size :][:size])
         while alive:
             self.choose(alive, ctas)
             if any(t.steps is _DONE for t in alive):
@@ -186,7 +196,10 @@ class _State:
 
     def starved(self, t: _Task) -> bool:
         label = t.instance.label
-        return any(label == s or label.startswith(s + "[") for s in self.order.starve)
+        return any(
+            label == s or label.startswith((f"{s}[", f"{s} of ")) or label.endswith(f" of {s}")
+            for s in self.order.starve
+        )
 
     def advance(self, task: _Task, steps: int | None) -> None:
         """Runs a task until it blocks, ends, or has passed `steps` scheduling points."""

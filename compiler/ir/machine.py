@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from tilec.ir.access import Place
 from tilec.ir.barriers import BarrierState
 from tilec.ir.clocks import Access, Clock, History, fenced, join
-from tilec.ir.errors import OutOfBounds, Race, Undefined, UnfinishedAsync
+from tilec.ir.errors import Abandoned, OutOfBounds, Race, Undefined, UnfinishedAsync
 from tilec.ir.evaluate import Live
 from tilec.ir.execute import Blocked, Steps
 from tilec.ir.memory import Box, Tensor, Tile
@@ -66,6 +66,8 @@ class Cta:
             for b in barriers
         }
         self.early = early
+        self.cluster: tuple[Cta, ...] = (self,)
+        self.visits: dict[str, tuple[int, Stmt]] = {}  # by instances of other CTAs: time of the last arrival here
         self.flights: list[Flight] = []
         self.instances: list[Instance] = []
         self.histories: dict[str, History] = {}
@@ -74,14 +76,18 @@ class Cta:
         return self.histories.setdefault(key, History())
 
     def finish(self) -> None:
-        """UnfinishedAsync if an operation was started that no instance knows to be complete."""
+        """UnfinishedAsync if an operation was started here that no instance knows to be complete; Abandoned for an arrival from
+        another CTA that none knows of."""
         known: Clock = {}
         for f in self.instances:
             join(known, f.clock)
-        for f in self.instances:
-            for thread, (count, stmt) in f.started.items():
-                if known.get(thread, 0) < count:
+        for f in (f for cta in self.cluster for f in cta.instances):
+            for thread, (count, stmt, cta) in f.started.items():
+                if cta is self and known.get(thread, 0) < count:
                     raise UnfinishedAsync(f"cta {self.number} ends, but nobody waited for {f.label}: {show_stmt(stmt)}")
+        for label, (time, stmt) in self.visits.items():
+            if known.get(label, 0) < time:
+                raise Abandoned(f"cta {self.number} may end before {label} arrives: {show_stmt(stmt)}")
 
 
 class Launch(Protocol):
@@ -114,7 +120,9 @@ class Instance:
         self.claim, self.writer = launch.claim, launch.writer
         self.stmt: Stmt | None = None
         self.clock: Clock = {label: 1}
-        self.started: dict[Hashable, tuple[int, Stmt]] = {}  # per completion order: operations, and the last one
+        self.started: dict[
+            Hashable, tuple[int, Stmt, Cta]
+        ] = {}  # per completion order: operations, the last one, and where
         self.queues: Counter[str] = Counter()
 
     # Scalars and tiles.
@@ -180,26 +188,28 @@ class Instance:
         if not private:
             history.add(key, access, self.clock)
 
-    def _use_later(self, tile: Tile, stage: int, box: Box | None, thread: Hashable, time: int, **kind: bool) -> None:
+    def _use_later(
+        self, tile: Tile, stage: int, box: Box | None, thread: Hashable, time: int, cta: Cta | None = None, **kind: bool
+    ) -> None:
         """Checks and remembers an access of an asynchronous operation: from now until it is known to be complete."""
         assert self.stmt is not None
         at, key = (None, 0) if tile.peers else (box, stage)
         access = Access(at, thread, time, stmt=self.stmt, who=self.label, asynchronous=True, **kind)
-        history = self._history(tile, tile.name not in self.cta.tiles)
+        history = self._history(tile, tile.name not in self.cta.tiles, cta)
         history.check(self._name(tile, stage), key, access, self.clock)
         history.add(key, access, self.clock)
 
-    def _history(self, tile: Tile, private: bool) -> History:
+    def _history(self, tile: Tile, private: bool, cta: Cta | None = None) -> History:
         root = min(t.name for t in (tile, *tile.peers))
-        return self.cta.history(f"{self.label}.{root}" if private else root)
+        return (cta or self.cta).history(f"{self.label}.{root}" if private else root)
 
     def _name(self, tile: Tile, stage: int) -> str:
         return f"{tile.name}[{stage}]" if tile.stages > 1 else tile.name
 
-    def _start(self, thread: Hashable) -> int:
+    def _start(self, thread: Hashable, cta: Cta | None = None) -> int:
         assert self.stmt is not None
-        count = self.started.get(thread, (0, self.stmt))[0] + 1
-        self.started[thread] = (count, self.stmt)
+        count = self.started[thread][0] + 1 if thread in self.started else 1
+        self.started[thread] = (count, self.stmt, cta or self.cta)
         return count
 
     def _tick(self) -> None:
@@ -224,32 +234,38 @@ class Instance:
         tile.write(stage, value + values[2] if accumulate else value, box)
         self._tick()
 
-    def copy(self, dst: Place, value: Any, signal: tuple[str, int] | None, queue: str | None) -> Steps:
-        """Starts a Copy of `value`: its destination is in use until its signal is waited for or its queue awaited."""
-        tile, stage, box = self._locate(dst)
-        thread = (self.label, *(signal or (queue,)))
-        time = self._start(thread)
-        self._use_later(tile, stage, box, thread, time, write=True, fill=True)
-        tile.write(stage, value, box)
-        if signal is not None:
-            assert self.stmt is not None
-            flight = Flight(f"copy of {self.label}", self.stmt, {**self.clock, thread: time}, self.barrier(*signal))
-            if self.cta.early:
-                flight.land()
-            else:
-                self.cta.flights.append(flight)
+    def copy(
+        self, dst: Place, value: Any, signal: tuple[str, int] | None, queue: str | None, everywhere: bool = False
+    ) -> Steps:
+        """Starts a Copy of `value`: its destination is in use until its signal is waited for or its queue awaited.
+        `everywhere`: in each CTA of the cluster, where it completes at a time of its own."""
+        _, stage, box = self._locate(dst)
+        for cta in self.cta.cluster if everywhere else (self.cta,):
+            tile = cta.tiles[dst.buffer] if everywhere else self.tiles[dst.buffer]
+            thread = (self.label, queue) if signal is None else (self.label, *signal, cta.number)
+            time = self._start(thread, cta)
+            self._use_later(tile, stage, box, thread, time, cta, write=True, fill=True)
+            tile.write(stage, value, box)
+            if signal is not None:
+                assert self.stmt is not None
+                bar = self.barrier(*signal, cta)
+                flight = Flight(f"copy of {self.label}", self.stmt, {**self.clock, thread: time}, bar)
+                if cta.early:
+                    flight.land()
+                else:
+                    cta.flights.append(flight)
         self._tick()
         yield None
 
     def await_queue(self, queue: str, pending: int) -> None:
         thread = (self.label, queue)
-        started = self.started.get(thread, (0, None))[0]
+        started = self.started[thread][0] if thread in self.started else 0
         self.clock[thread] = max(self.clock.get(thread, 0), started - pending)
 
     # Barriers.
 
-    def barrier(self, name: str, stage: int) -> BarrierState:
-        array = self.cta.barriers[name]
+    def barrier(self, name: str, stage: int, cta: Cta | None = None) -> BarrierState:
+        array = (cta or self.cta).barriers[name]
         if not 0 <= stage < len(array):
             raise OutOfBounds(f"barrier {name}[{stage}], of which there are {len(array)}")
         return array[stage]
@@ -260,8 +276,16 @@ class Instance:
             yield Blocked(lambda: bar.passes(parity), bar.status)
         join(self.clock, bar.known)
 
-    def arrive(self, name: str, stage: int) -> None:
-        self.barrier(name, stage).arrive(self.label, self.clock)
+    def arrive(self, name: str, stage: int, at: int | None = None, everywhere: bool = False) -> None:
+        """On this CTA's barrier, on that of CTA `at` of its cluster, or on all."""
+        cluster = self.cta.cluster
+        if at is not None and not 0 <= at < len(cluster):
+            raise OutOfBounds(f"cta {at} of a cluster of {len(cluster)}")
+        for cta in cluster if everywhere else (self.cta if at is None else cluster[at],):
+            self.barrier(name, stage, cta).arrive(self.label, self.clock)
+            if cta is not self.cta:
+                assert self.stmt is not None
+                cta.visits[self.label] = (self.clock[self.label], self.stmt)
         self._tick()
 
     def sync(self, name: str, stage: int) -> Steps:

@@ -25,6 +25,11 @@ the start and its completion.  It completes in one of two ways, and only this ma
   - `queue="name"`: the role instance waits with `Await(queue, pending=n)`: all but the n youngest operations of this
     instance's queue are then complete (wgmma groups, cp.async groups, AMD's vmcnt and lgkmcnt).
 
+*Clusters.*  The `grid.cluster` CTAs of a cluster have each their own shared buffers and barriers, of the same names.  What a
+CTA does is for its own, but for three statements: a `Copy(multicast)` fills the same slot of every CTA and arrives on the
+same barrier of each, a `Send` does so with one scalar, and an `Arrive` may be on the barrier of another CTA or of all.  A CTA's
+shared memory ends with its last instance: whatever others do to it must be known to one of its instances by then.
+
 *Barriers.*  `mbarrier`: counts `arrivals`, then flips its phase.  `Wait(parity=p)` passes when the phase of parity p has
 completed: with the phase number starting at 0, it blocks while `phase % 2 == p`.  So a consumer starts with parity 0, and a
 producer's first pass over empty slots with parity 1.  `named` (bar.sync, s_barrier): `Sync` arrives and blocks until
@@ -144,7 +149,9 @@ class Mma(Stmt):
 
 @dataclass(frozen=True)
 class Copy(Stmt):
-    """Asynchronous Load into shared memory (TMA, cp.async, LDS-DMA).  Exactly one of `signal`, `queue`."""
+    """Asynchronous Load into shared memory (TMA, cp.async, LDS-DMA).  Exactly one of `signal`, `queue`.
+
+    `multicast`: into that slot of every CTA of the cluster, with an arrival on `signal` of each."""
 
     dst: Slot
     tensor: str
@@ -152,6 +159,17 @@ class Copy(Stmt):
     where: Expr | None = None
     signal: Bar | None = None
     queue: str | None = None
+    multicast: bool = False
+
+
+@dataclass(frozen=True)
+class Send(Stmt):
+    """Asynchronous store of a scalar into that slot of every CTA of the cluster, with an arrival on `signal` of each.
+    (PTX: st.async.)"""
+
+    dst: Slot
+    value: Expr
+    signal: Bar
 
 
 @dataclass(frozen=True)
@@ -172,9 +190,11 @@ class Wait(Stmt):
 
 @dataclass(frozen=True)
 class Arrive(Stmt):
-    """One arrival, without waiting."""
+    """One arrival, without waiting: on this CTA's barrier, on that of CTA number `at` of the cluster, or `everywhere` in it."""
 
     bar: Bar
+    at: Expr | None = None
+    everywhere: bool = False
 
 
 @dataclass(frozen=True)
@@ -186,7 +206,7 @@ class Sync(Stmt):
 
 @dataclass(frozen=True)
 class Claim(Stmt):
-    """name = the next unclaimed number of a global counter (atomic add of one; the counter starts at `grid.ctas`)."""
+    """name = the next unclaimed number of a global counter (atomic add of one; the counter starts at the number of clusters)."""
 
     name: str
     counter: str
@@ -378,9 +398,13 @@ def map_exprs(s: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
                 where=maybe(s.where),
                 signal=None if s.signal is None else bar(s.signal),
             )
+        case Send():
+            return Send(slot(s.dst), f(s.value), bar(s.signal))
         case Wait():
             return replace(s, bar=bar(s.bar), parity=f(s.parity))
-        case Arrive() | Sync():
+        case Arrive():
+            return replace(s, bar=bar(s.bar), at=maybe(s.at))
+        case Sync():
             return replace(s, bar=bar(s.bar))
         case If():
             return replace(s, cond=f(s.cond))

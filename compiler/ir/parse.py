@@ -180,14 +180,21 @@ def _program(t: Any, notes: tuple[str, ...]) -> Program:
     for c in t.children:
         parts.setdefault(str(c.data), []).append(c.children)
     ((name, target),) = parts["header"]
-    ((coords, tiles, ctas, order),) = parts["grid"]
+    ((coords, tiles, ctas, order, cluster, rank),) = parts["grid"]
     return Program(
         name=".".join(map(str, name.children)) if name.data == "dotted" else _word(name),
         target=_word(target),
         tile=tuple((str(c.children[0]), _integer(c.children[1])) for cs in parts.get("tile", ()) for c in cs),
         extents=tuple(str(n) for names in parts.get("extent", ()) for n in names),
         tensors=tuple(_global(c) for c in parts.get("tensor", ())),
-        grid=Grid(_expr(tiles), _expr(ctas), _word(order), _coords(coords)),
+        grid=Grid(
+            _expr(tiles),
+            _expr(ctas),
+            _word(order),
+            _coords(coords),
+            1 if cluster is None else int(cluster),
+            None if rank is None else str(rank),
+        ),
         buffers=tuple(_buffer(c[0], "shared") for c in parts.get("shared", ())),
         barriers=tuple(_barrier(c) for c in parts.get("barrier", ())),
         roles=tuple(_role(c) for c in parts.get("role", ())),
@@ -319,7 +326,13 @@ def _copy(c: list[Any]) -> Stmt:
         _one(clauses.get("where")),
         signal and _bar(signal.children[0]),
         queue and _word(queue.children[0]),
+        "multicast" in clauses,
     )
+
+
+def _arrive(c: list[Any]) -> Stmt:
+    clauses = _clauses(c[1:])
+    return nodes.Arrive(_bar(c[0]), _one(clauses.get("at")), "everywhere" in clauses)
 
 
 def _for(c: list[Any]) -> Stmt:
@@ -356,7 +369,8 @@ _BUILD: dict[str, Callable[[list[Any]], Stmt]] = {
     "copy": _copy,
     "await": lambda c: nodes.Await(_word(c[0]), int(c[1])),
     "wait": lambda c: nodes.Wait(_bar(c[0]), _expr(c[1])),
-    "arrive": lambda c: nodes.Arrive(_bar(c[0])),
+    "send": lambda c: nodes.Send(_slot(c[0]), _expr(c[1]), _bar(c[2])),
+    "arrive": _arrive,
     "sync": lambda c: nodes.Sync(_bar(c[0])),
     "claim": lambda c: nodes.Claim(str(c[0]), str(c[1])),
     "priority": lambda c: nodes.Priority(int(c[0])),

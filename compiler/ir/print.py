@@ -23,6 +23,7 @@ from tilec.ir.nodes import (
     Fence,
     For,
     Global,
+    Grid,
     If,
     Layout,
     Let,
@@ -33,6 +34,7 @@ from tilec.ir.nodes import (
     Proof,
     Role,
     Seek,
+    Send,
     Slot,
     Stmt,
     Store,
@@ -72,11 +74,16 @@ def _program(p: Program) -> Iterator[str]:
         yield "extent " + ", ".join(p.extents)
     yield from (_global(t) for t in p.tensors)
     coords = ", ".join(f"{n} = {show(e)}" for n, e in p.grid.coords)
-    yield f"grid {coords + ' ' if coords else ''}tiles {show(p.grid.tiles)} ctas {show(p.grid.ctas)} order {word(p.grid.order)}"
+    units = f"tiles {show(p.grid.tiles)} ctas {show(p.grid.ctas)}"
+    yield f"grid {coords + ' ' if coords else ''}{units} order {word(p.grid.order)}{_cluster(p.grid)}"
     yield from (f"shared {_buffer(b)}" for b in p.buffers)
     yield from (_barrier(b) for b in p.barriers)
     for role in p.roles:
         yield from _role(role)
+
+
+def _cluster(g: Grid) -> str:
+    return "" if g.rank is None else f" cluster {g.cluster} as {g.rank}"
 
 
 def _global(t: Global) -> str:
@@ -183,13 +190,17 @@ def _line(s: Stmt) -> str:
             out = f"copy {show_slot(s.dst)} = {_access(s.tensor, s.index)}{_where(s.where)}"
             if s.signal is not None:
                 out += f" signal {_bar(s.signal)}"
-            return out + ("" if s.queue is None else f" queue {word(s.queue)}")
+            out += "" if s.queue is None else f" queue {word(s.queue)}"
+            return out + (" multicast" if s.multicast else "")
+        case Send(dst, value, signal):
+            return f"send {show_slot(dst)} = {show(value)} signal {_bar(signal)}"
         case Await(queue, pending):
             return f"await {word(queue)} pending {pending}"
         case Wait(bar, parity):
             return f"wait {_bar(bar)} parity {show(parity)}"
-        case Arrive(bar):
-            return f"arrive {_bar(bar)}"
+        case Arrive(bar, at):
+            where = "" if at is None else f" at {show(at)}"
+            return f"arrive {_bar(bar)}{where}{' everywhere' if s.everywhere else ''}"
         case Sync(bar):
             return f"sync {_bar(bar)}"
         case Claim(name, counter):

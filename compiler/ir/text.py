@@ -14,7 +14,22 @@ from tilec.ir.expr import OPS
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 STATEMENTS = frozenset(
-    {"let", "seek", "load", "store", "mma", "copy", "await", "wait", "arrive", "sync", "claim", "priority", "fence"}
+    {
+        "let",
+        "seek",
+        "load",
+        "store",
+        "mma",
+        "copy",
+        "await",
+        "wait",
+        "arrive",
+        "sync",
+        "claim",
+        "priority",
+        "fence",
+        "send",
+    }
     | {"if", "else", "for", "while", "cluster", "pass", "proof", "register", "role"}
 )
 VALUES = frozenset({"true", "false", "inf", "nan", "iota", "sum", "and", "or", "not"})

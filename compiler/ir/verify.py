@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from tilec.ir.axes import AxisError, buffer_lanes, scope_of
 from tilec.ir.body import Body, Report
 from tilec.ir.expr import Expr, Fetch, Read, free_vars, walk
-from tilec.ir.nodes import Arrive, Await, Buffer, Copy, Mma, Program, Role, Sync, Wait
+from tilec.ir.nodes import Arrive, Await, Buffer, Copy, Mma, Program, Role, Send, Sync, Wait
 from tilec.ir.nodes import walk as walk_statements
 from tilec.ir.text import is_word
 
@@ -53,7 +53,10 @@ def verify(p: Program, *, proofs: bool = True) -> None:
 def _declarations(p: Program, report: Report) -> None:
     scalars = [("a tile constant", n) for n, _ in p.tile] + [("an extent", n) for n in p.extents]
     tensors, barriers = [("a tensor", t.name) for t in p.tensors], [("a barrier", b.name) for b in p.barriers]
-    _names([("the CTA's number", "cta"), *scalars, *_named(p.buffers)], report)
+    number = [("the CTA's number", "cta"), *([] if p.grid.rank is None else [("its rank", p.grid.rank)])]
+    _names([*number, *scalars, *_named(p.buffers)], report)
+    if p.grid.cluster < 1 or (p.grid.cluster > 1) != (p.grid.rank is not None):
+        report(f"a cluster of {p.grid.cluster} needs {'a' if p.grid.rank is None else 'no'} name for the rank")
     _names(tensors, report)
     _names(barriers, report)
     _names([("a role", r.name) for r in p.roles], report)
@@ -74,7 +77,11 @@ def _declarations(p: Program, report: Report) -> None:
     for r in p.roles:
         with report.within(f"role {r.name}"):
             own = [] if r.var is None else [("its instance's number", r.var)]
-            _names([*own, *_named(r.buffers)], report, taken={"cta", *known, *(b.name for b in p.buffers)})
+            _names(
+                [*own, *_named(r.buffers)],
+                report,
+                taken={*(n for _, n in number), *known, *(b.name for b in p.buffers)},
+            )
             if r.count < 1:
                 report("it has no instance")
             _buffers(p, r.buffers, "register", report)
@@ -137,10 +144,10 @@ def _queues(role: Role, report: Report) -> None:
 def _barriers(p: Program, report: Report) -> None:
     statements = [s for r in p.roles for s in walk_statements(r.body)]
     waited = {s.bar.name for s in statements if isinstance(s, Wait)}
-    signalled = {s.signal.name for s in statements if isinstance(s, Copy) and s.signal is not None}
+    signalled = {s.signal.name for s in statements if isinstance(s, Copy | Send) and s.signal is not None}
     arrived = {s.bar.name for s in statements if isinstance(s, Arrive | Sync)} | signalled
     for b in p.barriers:
         if b.kind == "mbarrier" and b.name in waited - arrived:
             report(f"barrier {b.name} is waited for, but nothing arrives on it")
         if b.tx and b.name not in signalled:
-            report(f"barrier {b.name} counts bytes, but no copy signals it")
+            report(f"barrier {b.name} counts bytes, but no copy or send signals it")

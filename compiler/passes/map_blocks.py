@@ -52,7 +52,8 @@ def map_blocks(program: Program, block_map: BlockMap) -> Program:
         raise ValueError(f"the block map is already {program.grid.order}")
     role = program.roles[0]
     names = _Names(program)
-    tile = Var("cta") if block_map.units is None else names("tile")
+    loop_tile = names("tile")
+    tile = floordiv(Var("cta"), program.grid.cluster) if block_map.units is None else loop_tile
     lets, number = _chiplets(tile, program.grid.tiles, block_map.xcds, names)
     coords = program.grid.coords
     if block_map.order == "longest_first":
@@ -68,8 +69,8 @@ def map_blocks(program: Program, block_map: BlockMap) -> Program:
     if block_map.units is not None:
         grid = replace(grid, ctas=minimum(block_map.units, grid.tiles))
         ctas = names("ctas")
-        loop = While(compare("<", tile, grid.tiles), (*body, Let(tile.name, add(tile, ctas))))
-        body = (Let(ctas.name, grid.ctas), Let(tile.name, Var("cta")), loop)
+        loop = While(compare("<", tile, grid.tiles), (*body, Let(loop_tile.name, add(tile, ctas))))
+        body = (Let(ctas.name, grid.ctas), Let(loop_tile.name, Var("cta")), loop)
     return program.with_(grid=grid, roles=(replace(role, body=body),))
 
 
@@ -96,7 +97,7 @@ def _name(m: BlockMap) -> str:
     return "_".join(parts)
 
 
-def _chiplets(tile: Var, tiles: Expr, xcds: int, names: _Names) -> tuple[list[Stmt], Expr]:
+def _chiplets(tile: Expr, tiles: Expr, xcds: int, names: _Names) -> tuple[list[Stmt], Expr]:
     """Which tile block `tile` takes when it runs on chiplet tile % xcds, and the statements that compute it."""
     if xcds == 1:
         return [], tile

@@ -34,7 +34,9 @@ class Producer:
     def body(self) -> tuple[Stmt, ...]:
         """All that the producer does."""
         first = (Let(self.tails.count.name, ZERO),)
-        return self.work.around(self.arranged(self.slice(self.role.body)), first)
+        tile = (*self.arranged(self.slice(self.role.body)), *self.work.followed())
+        last = (*self.position.drained(self.rings.values(), self.instance), *self.work.drained(self.instance))
+        return self.work.around(tile, first, last)
 
     def slice(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         """Rule SLICE."""

@@ -8,6 +8,9 @@ other one, so that the first pass over the slots goes through.
             number n + lag, with a lag known at every point of the program: -1 between a step that took keys and the one that
             takes their values.  Both sides take in the same order, so their lags agree
     OWN     a tile whose address depends on the instance has a slot for each instance, filled once per tile of work
+    PART    in a cluster, a tile whose address does not depend on the CTA is filled for all by all: each CTA copies its `part` of
+            it to every CTA.  So a slot is full with an arrival of every CTA's copy, and may be filled by any of them when
+            the users in every CTA have given it back
 """
 
 from __future__ import annotations
@@ -16,23 +19,46 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from tilec.dsl.faults import ScheduleFault
-from tilec.ir.build import add, floordiv, mod
-from tilec.ir.expr import ONE, Expr, Var, free_vars, substitute
-from tilec.ir.nodes import Arrive, Bar, Barrier, Buffer, Let, Load, Mma, Program, Role, Slot, Wait, map_exprs, walk
+from tilec.ir.axes import constant
+from tilec.ir.build import add, floordiv, mod, mul
+from tilec.ir.expr import ONE, ZERO, Expr, Int, Iota, Var, free_vars, substitute
+from tilec.ir.nodes import (
+    Arrive,
+    Bar,
+    Barrier,
+    Buffer,
+    Copy,
+    For,
+    If,
+    Let,
+    Load,
+    Mma,
+    Program,
+    Role,
+    Slot,
+    Stmt,
+    Wait,
+    Window,
+    blocks,
+    map_exprs,
+    walk,
+)
 from tilec.passes.scope import names
 
 FLOATS = ("bf16", "f16")
+PANEL, ROWS = 64, 8  # columns and rows of shared tiles that are swizzled together
 
 
 @dataclass(frozen=True)
 class Ring:
-    """`tile`: the register tile it stands for.  `own`: rule OWN."""
+    """`tile`: the register tile it stands for.  `own`: rule OWN.  `part`: rule PART."""
 
     tile: Buffer
     buffer: Buffer
     full: Barrier
     empty: Barrier
     own: bool
+    part: Window | None = None
 
     def stage(self, number: Expr) -> Expr:
         return mod(number, self.buffer.stages)
@@ -51,7 +77,16 @@ class Ring:
 
     def release(self, stage: Expr) -> Arrive:
         """The slot may be filled again."""
-        return Arrive(Bar(self.empty.name, stage))
+        return Arrive(Bar(self.empty.name, stage), everywhere=self.part is not None)
+
+    def copy(self, s: Load, stage: Expr) -> Copy:
+        """What this CTA copies of a fill."""
+        full = Bar(self.full.name, stage)
+        if self.part is None:
+            return Copy(self.slot(stage), s.tensor, s.index, s.where, full)
+        env: dict[Expr, Expr] = {Iota(self.part.axis): add(self.part.start, Iota(self.part.axis))}
+        index, where = tuple(substitute(i, env) for i in s.index), None if s.where is None else substitute(s.where, env)
+        return Copy(Slot(self.buffer.name, stage, (self.part,)), s.tensor, index, where, full, multicast=True)
 
 
 @dataclass
@@ -77,6 +112,15 @@ class Position:
                 self.lags[ring.buffer.name] = self.lags.get(ring.buffer.name, 0) - 1
         return Let(self.count.name, add(self.count, ONE))
 
+    def drained(self, rings: Iterable[Ring], free: Var) -> tuple[Stmt, ...]:
+        """Waits until no other CTA has slots of these rings to give back to this one: all are free for their next fill."""
+        out = []
+        for ring in rings:
+            if ring.part is not None:
+                number = add(add(self.count, self.lags.get(ring.buffer.name, 0)), free)
+                out.append(For(free.name, ZERO, Int(ring.buffer.stages), (ring.wait_empty(number),)))
+        return tuple(out)
+
     def state(self) -> dict[str, int]:
         return {name: lag for name, lag in self.lags.items() if lag}
 
@@ -92,7 +136,9 @@ def find_rings(program: Program, role: Role, stages: int) -> tuple[Ring, ...]:
     ScheduleFault E0811 for an operand that is no box of its tensor or no 16-bit float."""
     tiles = {b.name: b for b in role.buffers}
     operands = {x.buffer for s in walk(role.body) if isinstance(s, Mma) for x in (s.a, s.b)}
-    moved = {s.name for s in _moved(role)}
+    moved = {s.name for s in differing(role, role.var)}
+    rank = program.grid.rank
+    apart = {s.name for s in differing(role, rank)} | {rank}
     taken = names(program)
     out: dict[str, Ring] = {}
     for s in walk(role.body):
@@ -109,14 +155,54 @@ def find_rings(program: Program, role: Role, stages: int) -> tuple[Ring, ...]:
         taken |= {shared, full, empty}
         count, users = (role.count, 1) if own else (stages, role.count)
         tile = tiles[s.dst.buffer]
+        part = None if own or rank is None or load_scalars(s) & apart else _part(program, tile)
+        ctas = 1 if part is None else program.grid.cluster
         out[tile.name] = Ring(
             tile,
             replace(tile, name=shared, space="shared", stages=count),
-            Barrier(full, "mbarrier", 1, count, tx=True),
-            Barrier(empty, "mbarrier", users, count),
+            Barrier(full, "mbarrier", ctas, count, tx=True),
+            Barrier(empty, "mbarrier", users * ctas, count),
             own,
+            part,
         )
     return tuple(out.values())
+
+
+def _part(program: Program, tile: Buffer) -> Window:
+    """What one CTA of a cluster copies of a tile: whole panels of its columns if they come out even, else rows.
+
+    ScheduleFault E0811 where neither do."""
+    grid, constants = program.grid, dict(program.tile)
+    assert grid.rank is not None
+    for axis, unit in zip(reversed(tile.axes), (PANEL, ROWS), strict=True):
+        size = constant(axis.size, constants)
+        if size is not None and size % (unit * grid.cluster) == 0:
+            return Window(axis.name, mul(size // grid.cluster, Var(grid.rank)), Int(size // grid.cluster))
+    raise ScheduleFault(
+        "E0811",
+        f"the CTAs of a cluster of {grid.cluster} cannot share the copy of a tile of `{tile.name}`",
+        note=f"each copies panels of {PANEL} columns, or rows in eights",
+        hint="other tiles, or no `cluster`",
+    )
+
+
+def check_walks(program: Program, role: Role, rings: Iterable[Ring]) -> None:
+    """ScheduleFault E0811 where CTAs of a cluster walk different keys: `rank` decides what they copy, or whether they do."""
+    rank = program.grid.rank
+    if rank is None:
+        return
+    apart = {s.name for s in differing(role, rank)} | {rank}
+    shared = {r.tile.name for r in rings if r.part is not None}
+    parted = not shared
+    for s in walk(role.body):
+        decides = free_vars(s.lo) | free_vars(s.hi) if isinstance(s, For) else frozenset()
+        decides |= free_vars(s.cond) if isinstance(s, If) else frozenset()
+        inner = (x for b in blocks(s) for x in walk(b))
+        parted |= bool(decides & apart) and any(isinstance(x, Load) and x.dst.buffer in shared for x in inner)
+    if parted:
+        message = "the CTAs of a cluster would walk different keys"
+        note = "a copy for all of them is one that each of them takes"
+        raise ScheduleFault("E0811", message, note=note, hint="remove the `cluster` line")
 
 
 def _called(tensor: str, tail: str) -> tuple[str, str, str]:
@@ -140,9 +226,9 @@ def load_scalars(s: Load) -> frozenset[str]:
     return frozenset().union(*(free_vars(e) for e in (*s.index, *((s.where,) if s.where is not None else ()))))
 
 
-def _moved(role: Role) -> list[Let]:
-    """Scalars that differ between instances, in order."""
-    differ, out = {role.var}, []
+def differing(role: Role, name: str | None) -> list[Let]:
+    """Scalars that depend on the one of that name, in order."""
+    differ, out = {name}, []
     for s in walk(role.body):
         if isinstance(s, Let) and free_vars(s.value) & differ:
             differ.add(s.name)
@@ -154,7 +240,7 @@ def for_instance(role: Role, s: Load, instance: Expr) -> Load:
     """A load as `instance` would issue it."""
     assert role.var is not None
     env: dict[Expr, Expr] = {Var(role.var): instance}
-    for let in _moved(role):
+    for let in differing(role, role.var):
         env[Var(let.name)] = substitute(let.value, env)
     found = map_exprs(s, lambda e: substitute(e, env))
     assert isinstance(found, Load)

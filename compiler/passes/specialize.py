@@ -9,12 +9,15 @@ changes.
     consumer  see `consumer`: RELEASE, TURNS (ping-pong)
     TAIL      what lies behind the end of a sequence reaches no product of weights (see `tails`)
     OWN       query rows belong to an instance: a slot per warpgroup, read into registers, or by the products themselves
+    CLUSTER   the CTAs of a cluster fill the rings of keys and values for each other (see `rings`: PART), so they walk the same
+              tiles.  A producer ends when the other CTAs have given back all of its slots: nobody arrives at a CTA that is gone
     WORK      `one`: a CTA has one tile.  `static`: tiles cta, cta + ctas, …  `dynamic`: the first is the CTA's own number, others
               are claimed from a counter (see `work`)
     TRADE     registers per thread after setmaxnreg; all warpgroups together have what the CTA was launched with
 
 Sources: FlashAttention-3, Shah et al., arXiv 2407.08608, section 3.1; PTX ISA, mbarrier and setmaxnreg.
-Raises ScheduleFault E0811 for tiles that are no boxes and operands that are no 16-bit floats, E0808 for counts out of range.
+Raises ScheduleFault E0811 for tiles that are no boxes, operands that are no 16-bit floats and clusters that cannot share, and
+E0808 for counts out of range.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from tilec.ir.nodes import Barrier, If, Load, Program, Role, While
 from tilec.ir.nodes import walk as statements
 from tilec.passes.consumer import Consumer
 from tilec.passes.producer import Producer
-from tilec.passes.rings import Position, Ring, find_rings
+from tilec.passes.rings import Position, Ring, check_walks, find_rings
 from tilec.passes.scope import fresh
 from tilec.passes.tails import find_tails
 from tilec.passes.tidy import tidy
@@ -61,6 +64,7 @@ def specialize(program: Program, roles: Roles = Roles()) -> Program:
     few, many = split_registers(role.count, roles.registers)
     found = find_rings(program, role, roles.stages)
     rings = {r.tile.name: r for r in found}
+    check_walks(program, role, found)
     leader = next(r for r in found if not r.own)
     work = work_of(program, roles.work, role.count, _rows(role, found))
     tails = find_tails(program, role, found)

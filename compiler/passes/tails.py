@@ -15,8 +15,9 @@ Source: PTX ISA, async proxy: wgmma reads and TMA writes shared memory through i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from tilec.dsl.faults import ScheduleFault
 from tilec.ir.build import add, all_of, compare, conjuncts, floordiv, mod, sub, where
 from tilec.ir.expr import Expr, Float, Int, Iota, Op, Read, Var, transform, walk
 from tilec.ir.nodes import (
@@ -57,12 +58,16 @@ class Tails:
         full = Bar(ring.full.name, stage)
         within, end = _ends(self.program, s)
         if end is None:
-            return (Copy(ring.slot(stage), s.tensor, s.index, s.where, full),)
+            return (ring.copy(s, stage),)
         position, length = end.args
         pages = pages_of(s.index)
         index = s.index if pages is None else bounded(s.index, pages, floordiv(sub(length, 1), pages.size))
         if ring.tile.name not in self.contracted:
-            return (Copy(ring.slot(stage), s.tensor, index, within, full),)
+            return (ring.copy(replace(s, index=index, where=within), stage),)
+        if ring.part is not None:
+            message = f"the CTAs of a cluster do not share the copy of a tile of `{s.tensor}`"
+            note = "rows behind the end of a sequence are cleared by the CTA that copied them"
+            raise ScheduleFault("E0811", message, note=note, hint="remove the `cluster` line")
         size = next(a.size for a in ring.tile.axes if Iota(a.name) in walk(position))
         last = add(transform(position, _lane_zero), size)
         live = where(end, Read(ring.buffer.name, stage), Float(0.0))

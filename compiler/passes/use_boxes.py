@@ -24,12 +24,14 @@ ROWS = 8  # of a swizzled block: a box that is part of a tile starts at one
 WIDEST = 256  # elements of a box along one dimension: CUDA driver API, cuTensorMapEncodeTiled, boxDim
 
 
-def use_boxes(program: Program, tensors: frozenset[str], *, sequences: bool = False) -> Program:
+def use_boxes(
+    program: Program, tensors: frozenset[str], *, sequences: bool = False, split: str | None = None
+) -> Program:
     """The program with boxes marked among the loads of `tensors`, all loads of a tensor or none.  `sequences`: also those that
-    end where their sequence does, before the tensor."""
+    end where their sequence does, before the tensor.  `split`: an axis that is cut up before anything is fetched along it."""
     roles = []
     for role in program.roles:
-        rule = _Rule(program, {b.name: b for b in role.buffers}, dict(program.tile), sequences)
+        rule = _Rule(program, {b.name: b for b in role.buffers}, dict(program.tile), sequences, split)
         marked = _mark(role.body, {}, rule)
         loads = [s for s in _loads(marked) if s.tensor in tensors]
         whole = {s.tensor for s in loads} - {s.tensor for s in loads if not s.box}
@@ -45,6 +47,7 @@ class _Rule:
     buffers: dict[str, Buffer]
     sizes: dict[str, int]
     sequences: bool
+    split: str | None
 
 
 def _loads(body: tuple[Stmt, ...]) -> list[Load]:
@@ -118,7 +121,7 @@ def _boxed(s: Load, known: dict[Expr, Expr], rule: _Rule) -> Load | None:
     axes = [axis for i in rows if (axis := _lanes(i)) is not None]
     if any(_lanes(i) is None and not _is_scalar(i) for i in rows) or axes != [a.name for a in tile.axes]:
         return None
-    extents = [sizes[a.size.name] if isinstance(a.size, Var) else a.size for a in tile.axes]
+    extents = [sizes[a.size.name] if isinstance(a.size, Var) else a.size for a in tile.axes if a.name != rule.split]
     if any(isinstance(n, int) and n > WIDEST for n in extents) or tensor.dims[-1] is ONE:
         return None
     inside = set(zip(index, tensor.dims, strict=True))

@@ -4,6 +4,9 @@ A claimed number goes from the producer to the consumers through two slots.  A C
 slot, so slot and phase of the number after tile `it` count from it - 1.
 
 Of packed and padded storage some tiles have no rows.  Whatever is filled once for a tile then counts those that have.
+
+The CTAs of a cluster have one number: the first of them claims, and sends it to the slots of all; the producers of the
+others read it there like consumers.  Slots are given back to the first CTA alone.
 """
 
 from __future__ import annotations
@@ -11,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from tilec.ir.build import add, compare, floordiv, minimum, mod, sub
-from tilec.ir.expr import ZERO, Expr, Read, Var, substitute
+from tilec.ir.build import add, compare, floordiv, maximum, minimum, mod, mul, sub
+from tilec.ir.expr import ZERO, Expr, Int, Read, Var, substitute
 from tilec.ir.nodes import (
     Arrive,
     Bar,
@@ -20,10 +23,12 @@ from tilec.ir.nodes import (
     Buffer,
     Claim,
     Compute,
+    For,
     Global,
     If,
     Let,
     Program,
+    Send,
     Slot,
     Stmt,
     Wait,
@@ -46,6 +51,8 @@ class Work:
     tiles: Expr
     consumers: int
     rows: Expr | None
+    cluster: int
+    rank: Var | None
     steps: Var
     tile: Var
     count: Var
@@ -71,8 +78,17 @@ class Work:
         return (*then, Let(self.filled.name, add(self.filled, 1)))
 
     @property
+    def at_once(self) -> Expr:
+        """Tiles that are worked on at a time."""
+        return self.tiles if self.kind == "one" else minimum(self._clusters, self.tiles)
+
+    @property
+    def _clusters(self) -> Expr:
+        return self.units if self.cluster == 1 else maximum(1, floordiv(self.units, self.cluster))
+
+    @property
     def ctas(self) -> Expr:
-        return self.tiles if self.kind == "one" else minimum(self.units, self.tiles)
+        return mul(self.cluster, self.at_once)
 
     @property
     def extents(self) -> tuple[str, ...]:
@@ -90,35 +106,58 @@ class Work:
     def barriers(self) -> tuple[Barrier, ...]:
         if self.kind != "dynamic":
             return ()
-        full = Barrier(self.full.name, "mbarrier", 1, SLOTS)
-        return (full, Barrier(self.empty.name, "mbarrier", self.consumers, SLOTS))
+        full = Barrier(self.full.name, "mbarrier", 1, SLOTS, tx=self.cluster > 1)
+        readers = self.cluster * (self.consumers + 1) - 1  # beside the producer that claims
+        return (full, Barrier(self.empty.name, "mbarrier", readers, SLOTS))
 
-    def around(self, body: tuple[Stmt, ...], first: tuple[Stmt, ...] = ()) -> tuple[Stmt, ...]:
-        """The body for every tile; `first` runs once."""
+    def around(
+        self, body: tuple[Stmt, ...], first: tuple[Stmt, ...] = (), last: tuple[Stmt, ...] = ()
+    ) -> tuple[Stmt, ...]:
+        """The body for every tile; `first` and `last` run once."""
         start = Let(self.steps.name, ZERO)
         if self.kind == "one":
-            return (start, *first, *body)
-        env: dict[Expr, Expr] = {Var("cta"): self.tile}
+            return (start, *first, *body, *last)
+        unit = floordiv(Var("cta"), self.cluster)
+        env: dict[Expr, Expr] = {unit: self.tile}
         loop = While(
             compare("<", self.tile, self.count),
             rewrite(body, lambda s: (map_exprs(s, lambda e: substitute(e, env)),)),
         )
         counts = (Let(self.done.name, ZERO), Let(self.filled.name, ZERO), start)
-        lets = (Let(self.count.name, self.tiles), Let(self.tile.name, Var("cta")), *counts)
-        return (*lets, *first, loop)
+        lets = (Let(self.count.name, self.tiles), Let(self.tile.name, unit), *counts)
+        return (*lets, *first, loop, *last)
 
     def claimed(self) -> tuple[Stmt, ...]:
         """The next tile, by the producer."""
         if self.kind != "dynamic":
             return self._stride()
         slot, number = self._slot()
-        return (
+        claim = (
             Claim(self.tile.name, self.counter.name),
             Let(self.done.name, add(self.done, 1)),
-            Wait(Bar(self.empty.name, slot), mod(add(floordiv(number, SLOTS), 1), 2)),
-            Compute(Slot(self.slots.name, slot), self.tile),
-            Arrive(Bar(self.full.name, slot)),
+            self._free(number),
         )
+        if self.rank is not None:
+            send = Send(Slot(self.slots.name, slot), self.tile, Bar(self.full.name, slot))
+            return (If(compare("==", self.rank, 0), (*claim, send)),)
+        return (*claim, Compute(Slot(self.slots.name, slot), self.tile), Arrive(Bar(self.full.name, slot)))
+
+    def followed(self) -> tuple[Stmt, ...]:
+        """The next tile, by a producer whose CTA does not claim, at the end of a tile."""
+        if self.kind != "dynamic" or self.rank is None:
+            return ()
+        return (If(compare("!=", self.rank, 0), self.received()),)
+
+    def drained(self, free: Var) -> tuple[Stmt, ...]:
+        """Waits, after the last tile, until no other CTA has slots to give back."""
+        if self.kind != "dynamic" or self.rank is None:
+            return ()
+        wait = self._free(add(self.done, free))
+        return (If(compare("==", self.rank, 0), (For(free.name, ZERO, Int(SLOTS), (wait,)),)),)
+
+    def _free(self, number: Expr) -> Wait:
+        """Until the slot may hold that number."""
+        return Wait(Bar(self.empty.name, mod(number, SLOTS)), mod(add(floordiv(number, SLOTS), 1), 2))
 
     def received(self) -> tuple[Stmt, ...]:
         """The next tile, by a consumer."""
@@ -129,13 +168,13 @@ class Work:
             Let(self.done.name, add(self.done, 1)),
             Wait(Bar(self.full.name, slot), mod(floordiv(number, SLOTS), 2)),
             Let(self.tile.name, Read(self.slots.name, slot)),
-            Arrive(Bar(self.empty.name, slot)),
+            Arrive(Bar(self.empty.name, slot), at=None if self.rank is None else ZERO),
         )
 
     def _stride(self) -> tuple[Stmt, ...]:
         if self.kind == "one":
             return ()
-        return (Let(self.tile.name, add(self.tile, self.ctas)), Let(self.done.name, add(self.done, 1)))
+        return (Let(self.tile.name, add(self.tile, self.at_once)), Let(self.done.name, add(self.done, 1)))
 
     def _slot(self) -> tuple[Expr, Expr]:
         number = sub(self.done, 1)
@@ -146,7 +185,9 @@ def work_of(program: Program, kind: Kind, consumers: int, rows: Expr | None = No
     """The plan for `program`, whose tile has work if `rows`, with names that are free in it.
 
     Raises ValueError if its CTAs already take several tiles."""
-    if program.grid.ctas is not program.grid.tiles:
-        raise ValueError(f"the CTAs already share the tiles: {program.grid.order}")
+    grid = program.grid
+    if grid.ctas is not mul(grid.cluster, grid.tiles):
+        raise ValueError(f"the CTAs already share the tiles: {grid.order}")
     found = fresh(program, "n", "t", "tiles", "it", "rows", "SMS", "slots", "counter", "slot_full", "slot_empty")
-    return Work(kind, program.grid.tiles, consumers, rows, *found)
+    rank = None if grid.rank is None else Var(grid.rank)
+    return Work(kind, grid.tiles, consumers, rows, grid.cluster, rank, *found)

@@ -36,7 +36,7 @@ def run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("good.tile").write_text(SPEC)
     Path("bad.tile").write_text(SPEC.replace("scale  1", "scael  1").replace("32, q", "30, q"))
-    Path("cluster.tile").write_text(SPEC.replace("stages 2", "cluster 2"))
+    Path("cluster.tile").write_text(SPEC.replace("stages 2", "cluster 4"))
     return lambda *words: CliRunner().invoke(main, [str(w) for w in words])
 
 

@@ -160,7 +160,7 @@ REFUSED_LINES = [
     ("warps specialized(consumer = 4)", "E0808", None, "1 to 3"),
     ("warps specialized(consumer = 2)  tile q = 64", "E0812", "the tile has 64", "`q = 128`"),
     ("warps specialized(consumer = 3)  tune q in {64, 128}", "E0812", "the tile has 64 or 128", "`q = 192`"),
-    ("cluster 2", "E0811", "copies for itself", "remove"),
+    ("cluster 4", "E0811", "pairs of blocks", "`cluster 2`"),
     ("split k = auto", "E0811", "all keys", "remove"),
     ("warps ping_pong(wave = 8)", "E0810", "AMD", "ping_pong(consumer = 2)"),
     ("rescale eager", "E0811", "divided by the sum once", "`rescale delayed`"),
@@ -183,7 +183,7 @@ def test_a_line_that_cannot_be_honoured_is_refused(lines, code, note, hint):
 
 def test_all_refused_lines_come_at_once_in_order():
     with pytest.raises(Faults) as caught:
-        lowered("cluster 2  tile q = 96  skip table")
+        lowered("cluster 4  tile q = 96  skip table")
     assert [f.code for f in caught.value.faults] == ["E0811", "E0812", "E0811"]
     assert [f.span.start for f in caught.value.faults] == sorted(f.span.start for f in caught.value.faults)
 

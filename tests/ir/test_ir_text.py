@@ -57,11 +57,12 @@ plain = st.one_of(
     st.builds(n.Load, slots, names, many, maybe, small, st.booleans()),
     st.builds(n.Store, names, many, small, st.lists(names, max_size=3).map(tuple), maybe),
     st.builds(n.Mma, slots, slots, slots, st.booleans(), st.none() | texts),
-    st.builds(n.Copy, slots, names, many, maybe, bars),
+    st.builds(n.Copy, slots, names, many, maybe, bars, st.none(), st.booleans()),
+    st.builds(n.Send, slots, small, bars),
     st.builds(n.Copy, slots, names, many, maybe, st.none(), texts),
     st.builds(n.Await, texts, counts),
     st.builds(n.Wait, bars, small),
-    st.builds(n.Arrive, bars),
+    st.builds(n.Arrive, bars, maybe, st.booleans()),
     st.builds(n.Sync, bars),
     st.builds(n.Claim, names, names),
     st.builds(n.Priority, counts),
@@ -112,6 +113,7 @@ roles = st.builds(
     st.none() | counts,
     _buffers("register"),
 )
+coords = st.lists(st.tuples(names, small), max_size=2).map(tuple)
 programs = st.builds(
     n.Program,
     st.one_of(names, st.tuples(names, names).map(".".join), texts),
@@ -122,7 +124,10 @@ programs = st.builds(
         st.builds(n.Global, names, st.sampled_from(["in", "param", "out", "table", "counter"]), dtypes, many),
         max_size=2,
     ).map(tuple),
-    st.builds(n.Grid, small, small, texts, st.lists(st.tuples(names, small), max_size=2).map(tuple)),
+    st.one_of(
+        st.builds(n.Grid, small, small, texts, coords),
+        st.builds(n.Grid, small, small, texts, coords, st.integers(2, 8), names),
+    ),
     _buffers("shared"),
     st.lists(barriers, max_size=2).map(tuple),
     st.lists(roles, max_size=2).map(tuple),
@@ -176,9 +181,10 @@ PARTS = (n.Proof, n.Slot, n.Window, n.Bar, n.Buffer, n.Barrier, n.Role, n.Grid, 
 def test_every_field_is_in_the_random_programs(node: type):
     """A field that the strategies above leave at its default would be lost in printing without being noticed."""
     covered = {
-        "Let": 2, "Seek": 4, "Compute": 5, "Load": 6, "Store": 5, "Mma": 5, "Copy": 6, "Await": 2, "Wait": 2, "Arrive": 1,
+        "Let": 2, "Seek": 4, "Compute": 5, "Load": 6, "Store": 5, "Mma": 5, "Copy": 7, "Send": 3, "Await": 2, "Wait": 2,
+        "Arrive": 3,
         "Sync": 1, "Claim": 2, "Priority": 1, "Fence": 1, "If": 3, "For": 7, "While": 2, "Cluster": 2, "Proof": 8, "Slot": 3,
-        "Window": 3, "Bar": 2, "Buffer": 7, "Barrier": 5, "Role": 8, "Grid": 4,
+        "Window": 3, "Bar": 2, "Buffer": 7, "Barrier": 5, "Role": 8, "Grid": 6,
         "Axis": 2, "Layout": 2, "Global": 4, "Program": 10,
     }  # fmt: skip
     assert len(fields(node)) == covered[node.__name__]

@@ -93,10 +93,10 @@ DEVICE void registers_down() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;
 template <int N>
 DEVICE void registers_up() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
 
-// The next of `tiles` numbers, for all lanes of the warp; those before the number of blocks are taken.  Every tile is
+// The next of `tiles` numbers, for all lanes of the warp; those before the number of clusters are taken.  Every tile is
 // followed by one claim, so a launch makes `tiles` of them and leaves the counter as it found it: 0.
-DEVICE int claim(int* counter, int tiles) {
-  return gridDim.x + uniform(threadIdx.x % 32 == 0 ? atomicInc((unsigned*)counter, tiles - 1) : 0);
+DEVICE int claim(int* counter, int tiles, int cluster = 1) {
+  return gridDim.x / cluster + uniform(threadIdx.x % 32 == 0 ? atomicInc((unsigned*)counter, tiles - 1) : 0);
 }
 
 // One box of the map to shared memory; completes on `bar`.  Outside the tensor: zeros, which count as bytes.
