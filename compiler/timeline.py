@@ -93,6 +93,8 @@ def timeline(program: Program, target: Target, extents: Mapping[str, int], steps
 
     Raises ValueError for a program whose times depend on values of tensors, on another block, or on a statement without a
     cost."""
+    if program.grid.cluster > 1:
+        raise ValueError("blocks of a cluster wait for each other, and the model has one block")
     known = {**dict.fromkeys(program.extents, target.units), **extents, **dict(program.tile)}
     run = _Run(program, target, known, steps)
     try:

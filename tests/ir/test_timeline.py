@@ -135,3 +135,11 @@ def test_it_is_drawn_as_text_and_as_svg():
     bars = [r for r in picture.iter() if r.tag.endswith("rect") and len(r)]
     assert len(bars) == sum(len(inside(t, lane, window(t))) for lane in t.lanes) > 30
     assert any("copy sK" in bar[0].text for bar in bars)
+
+
+def test_a_cluster_is_refused():
+    text = kit.FIXTURE + "\nschedule f on sm90 { cluster 2 }"
+    read = read_text(text)
+    program = lower_native(read.kernels[0], "sm90", read.schedule("f", "sm90"))
+    with pytest.raises(ValueError, match="wait for each other"):
+        timeline(program, SM90, SIZES)
