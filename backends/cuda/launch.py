@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from threading import Lock
 from typing import Any, cast
 
@@ -181,7 +182,9 @@ class Kernel:
             self._run(shape.blocks, stream, found.address)
 
     def _run(self, blocks: int, stream: int, arguments: int) -> None:
-        done(driver.cuLaunchKernel(self.function, blocks, 1, 1, self.threads, 1, 1, self.shared, stream, arguments, 0))
+        said = driver.cuLaunchKernel(self.function, blocks, 1, 1, self.threads, 1, 1, self.shared, stream, arguments, 0)
+        if said[0] != 0:
+            done(said)
 
     def _pack(self, shape: Shape, tensors: Mapping[str, Tensor]) -> Arguments:
         """Maps, addresses, strides and extents in the kernel's order."""
@@ -210,11 +213,10 @@ class CudaLauncher:
     def __init__(self, artifact: Artifact, signature: Signature, device: torch.device) -> None:
         self.kernel = Kernel(artifact, device)
         names = [*inputs_of(signature), *(o.name for o in signature.outputs)]
-        self.order = [names.index(n) for n in self.kernel.names]
+        self.pick = itemgetter(*(names.index(n) for n in self.kernel.names))
 
     def __call__(self, bound: Bound, tensors: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         shape = cast("Shape | None", bound.memo.get("cuda"))
         if shape is None:
             shape = bound.memo["cuda"] = self.kernel.shape(bound.extents)
-        both = (*tensors, *outputs)
-        self.kernel.launch(shape, [both[i] for i in self.order])
+        self.kernel.launch(shape, self.pick((*tensors, *outputs)))
