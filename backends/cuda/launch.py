@@ -104,27 +104,27 @@ class Counters:
         self.slabs: list[Tensor] = []
         self.free: list[int] = []
         self._allocate()
-        torch.cuda.synchronize(device)  # streams that take one later may not wait for this one
 
     def of(self, stream: int) -> int:
         """Address of a counter for a launch on the current stream, which is `stream`."""
         if torch._C._cuda_isCurrentStreamCapturing():
-            return self._take()
+            return self.free.pop() if self.free else self._zeros(1)  # the graph's memory, which each replay clears
         found = self.streams.get(stream)
         if found is None:
-            found = self.streams[stream] = self._take()
+            if not self.free:
+                self._allocate()
+            found = self.streams[stream] = self.free.pop()
         return found
 
-    def _take(self) -> int:
-        if not self.free:
-            self._allocate()
-        return self.free.pop()
-
     def _allocate(self) -> None:
-        """In a capture, what is allocated is cleared at every replay."""
-        slab = torch.zeros(SLAB, dtype=torch.int32, device=self.device)
-        self.slabs.append(slab)
-        self.free = [slab.data_ptr() + slab.element_size() * n for n in range(SLAB)]
+        """More free ones, outside of captures."""
+        base = self._zeros(SLAB)
+        torch.cuda.synchronize(self.device)  # streams that take one later may not wait for this one
+        self.free = [base + 4 * n for n in range(SLAB)]
+
+    def _zeros(self, count: int) -> int:
+        self.slabs.append(torch.zeros(count, dtype=torch.int32, device=self.device))
+        return int(self.slabs[-1].data_ptr())
 
 
 class Kernel:

@@ -203,3 +203,20 @@ def test_a_map_of_single_panels_ends_with_the_rows(monkeypatch):
     assert dims == [72, M, H, B, 1]
     assert steps == [3 * H * 72 * 2, 72 * 2, M * 3 * H * 72 * 2, 16]
     assert box == [64, 64, 1, 1, 1]
+
+
+def test_memory_that_a_capture_allocates_serves_its_graph_alone(artifact, machine, monkeypatch):
+    driver, launcher, signature = machine
+    waits = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waits.append)
+    launcher.kernel.counters.free.clear()
+    driver.capturing = True
+    call(launcher, signature)
+    assert not waits, "a capture may not wait"
+    driver.capturing, driver.stream = False, STREAM + 1
+    call(launcher, signature)
+    first, second, eager, same = counters(artifact, driver)
+    assert len({first, second, eager}) == 3 and eager == same
+    assert len(waits) == 1, "another stream must find the counters cleared"
+    own = {s.data_ptr() for s in launcher.kernel.counters.slabs if s.numel() == 1}
+    assert own == {first, second}
