@@ -26,6 +26,7 @@ from tilec.ir.nodes import (
     Slot,
     Stmt,
     Sync,
+    Wait,
 )
 from tilec.passes.rings import Position, Ring
 from tilec.passes.work import Work
@@ -112,16 +113,17 @@ class Consumer:
 
     def own(self, ring: Ring) -> list[Stmt]:
         """This instance's slot, read into registers unless the products read it."""
-        wait = replace(ring.wait_full(self.work.number), bar=Bar(ring.full.name, self.me))
-        out: list[Stmt] = [replace(wait, parity=mod(self.work.number, 2))]
-        self.held[ring.tile.name] = self.me
+        stage, uses = ring.mine(self.me, self.work.number)
+        out: list[Stmt] = [Wait(Bar(ring.full.name, stage), mod(uses, 2))]
+        self.held[ring.tile.name] = stage
         if not self.shared_queries:
-            out += [Compute(Slot(ring.tile.name), Read(ring.buffer.name, self.me)), ring.release(self.me)]
+            out += [Compute(Slot(ring.tile.name), Read(ring.buffer.name, stage)), ring.release(stage)]
         return out
 
     def queries_done(self) -> tuple[Stmt, ...]:
         """Slots of this instance that products read."""
-        return tuple(r.release(self.me) for r in self.rings.values() if r.own and self.shared_queries)
+        held = (r for r in self.rings.values() if r.own and self.shared_queries)
+        return tuple(r.release(r.mine(self.me, self.work.number)[0]) for r in held)
 
     def product(self, s: Mma) -> Mma:
         def operand(x: Slot) -> Slot:

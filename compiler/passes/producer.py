@@ -79,8 +79,9 @@ class Producer:
     def fill_each(self, ring: Ring, s: Load) -> list[Stmt]:
         """The slots of all instances."""
         load = for_instance(self.role, s, self.instance)
-        wait = Wait(Bar(ring.empty.name, self.instance), mod(add(self.work.number, 1), 2))
-        copies = self.tails.copies(ring, load, self.instance)
+        stage, uses = ring.mine(self.instance, self.work.number)
+        wait = Wait(Bar(ring.empty.name, stage), mod(add(uses, 1), 2))
+        copies = self.tails.copies(ring, load, stage)
         return [For(self.instance.name, ZERO, Int(self.role.count), (wait, *copies))]
 
     def arranged(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:

@@ -7,7 +7,8 @@ other one, so that the first pass over the slots goes through.
     COUNT   one scalar n counts steps on either side: fills of the `leader`, the ring used first.  Another ring's next fill is
             number n + lag, with a lag known at every point of the program: -1 between a step that took keys and the one that
             takes their values.  Both sides take in the same order, so their lags agree
-    OWN     a tile whose address depends on the instance has a slot for each instance, filled once per tile of work
+    OWN     a tile whose address depends on the instance has a slot for each instance, filled once per tile of work; with a
+            `depth` of 2, two, so that the next tile's is filled while this one's is in use
     PART    in a cluster, a tile whose address does not depend on the CTA is filled for all by all: each CTA copies its `part` of
             it to every CTA.  So a slot is full with an arrival of every CTA's copy, and may be filled by any of them when
             the users in every CTA have given it back
@@ -51,7 +52,7 @@ PANEL, ROWS = 64, 8  # columns and rows of shared tiles that are swizzled togeth
 
 @dataclass(frozen=True)
 class Ring:
-    """`tile`: the register tile it stands for.  `own`: rule OWN.  `part`: rule PART."""
+    """`tile`: the register tile it stands for.  `own`, `depth`: rule OWN.  `part`: rule PART."""
 
     tile: Buffer
     buffer: Buffer
@@ -59,9 +60,15 @@ class Ring:
     empty: Barrier
     own: bool
     part: Window | None = None
+    depth: int = 1
 
     def stage(self, number: Expr) -> Expr:
         return mod(number, self.buffer.stages)
+
+    def mine(self, instance: Expr, tile: Expr) -> tuple[Expr, Expr]:
+        """Stage that `instance` has of tile number `tile` of the work, and how often it was used before: rule OWN."""
+        instances = self.buffer.stages // self.depth
+        return add(mul(instances, mod(tile, self.depth)), instance), floordiv(tile, self.depth)
 
     def slot(self, stage: Expr) -> Slot:
         return Slot(self.buffer.name, stage)
@@ -130,8 +137,8 @@ class Position:
             raise ValueError(f"rings drift apart: lags {before} become {self.state()}")
 
 
-def find_rings(program: Program, role: Role, stages: int) -> tuple[Ring, ...]:
-    """A ring for every loaded operand of a product, in order of first use.
+def find_rings(program: Program, role: Role, stages: int, depth: int = 1) -> tuple[Ring, ...]:
+    """A ring for every loaded operand of a product, in order of first use; `depth` of those that instances own.
 
     ScheduleFault E0811 for an operand that is no box of its tensor or no 16-bit float."""
     tiles = {b.name: b for b in role.buffers}
@@ -153,7 +160,7 @@ def find_rings(program: Program, role: Role, stages: int) -> tuple[Ring, ...]:
             tail += "_"
         shared, full, empty = _called(s.tensor, tail)
         taken |= {shared, full, empty}
-        count, users = (role.count, 1) if own else (stages, role.count)
+        count, users = (role.count * depth, 1) if own else (stages, role.count)
         tile = tiles[s.dst.buffer]
         part = None if own or rank is None or load_scalars(s) & apart else _part(program, tile)
         ctas = 1 if part is None else program.grid.cluster
@@ -164,6 +171,7 @@ def find_rings(program: Program, role: Role, stages: int) -> tuple[Ring, ...]:
             Barrier(empty, "mbarrier", users * ctas, count),
             own,
             part,
+            depth if own else 1,
         )
     return tuple(out.values())
 

@@ -45,13 +45,15 @@ FILE, WARPGROUP, UNIT, LEAST, MOST = 65_536, 128, 8, 24, 256  # registers of an 
 @dataclass(frozen=True)
 class Roles:
     """`stages` of the rings of keys and values.  `queries`: what the products read them from.  `turns`: rule TURNS, where
-    there are several warpgroups.  `work`: rule WORK.  `registers`: (producer, consumer), None for the usual split."""
+    there are several warpgroups.  `work`: rule WORK.  `registers`: (producer, consumer), None for the usual split.
+    `query_slots` of each warpgroup: with two, queries of the next tile are there when a tile ends whose products read them."""
 
     stages: int = 2
     queries: Literal["registers", "shared"] = "registers"
     turns: bool = True
     work: Kind = "dynamic"
     registers: tuple[int, int] | None = None
+    query_slots: int = 1
 
 
 def specialize(program: Program, roles: Roles = Roles()) -> Program:
@@ -59,10 +61,11 @@ def specialize(program: Program, roles: Roles = Roles()) -> Program:
     (role,) = program.roles
     if role.unit != "warpgroup" or any(isinstance(s, While) for s in statements(role.body)):
         raise ValueError("specialize needs rows split over warpgroups, and one tile per CTA")
-    if not 1 <= roles.stages <= MAX_STAGES:
-        raise ScheduleFault("E0808", f"{roles.stages} stages", hint=f"1 to {MAX_STAGES} are legal")
+    for count, what in ((roles.stages, "stages"), (roles.query_slots, "slots of queries")):
+        if not 1 <= count <= MAX_STAGES:
+            raise ScheduleFault("E0808", f"{count} {what}", hint=f"1 to {MAX_STAGES} are legal")
     few, many = split_registers(role.count, roles.registers)
-    found = find_rings(program, role, roles.stages)
+    found = find_rings(program, role, roles.stages, roles.query_slots)
     rings = {r.tile.name: r for r in found}
     check_walks(program, role, found)
     leader = next(r for r in found if not r.own)

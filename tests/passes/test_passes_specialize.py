@@ -145,6 +145,8 @@ OPTIONS = [
     (2, Pipeline(lag=False), {"turns": False}),
     (2, Pipeline(lag=False), {"stages": 1, "queries": "shared", "work": "static"}),
     (2, Pipeline(), {"turns": False, "queries": "shared"}),
+    (3, Pipeline(wait=0), {"queries": "shared", "query_slots": 2}),
+    (1, Pipeline(), {"query_slots": 2, "work": "static"}),
 ]
 
 
@@ -155,6 +157,17 @@ def test_options_keep_the_meaning(name, warpgroups, pipeline, roles):
     orders = (Order(), *adversaries(p))
     assert kit.complaints(p, kit.SPECS[name], kit.SQUARE, 1, orders[len(name) % len(orders)]) == []
     assert kit.complaints(p, kit.SPECS[name], kit.SIZES[1], 2, orders[warpgroups]) == []
+
+
+def test_a_second_slot_of_queries_is_filled_while_the_first_is_read():
+    p = specialized("causal", queries="shared", query_slots=2)
+    (q,) = (b for b in p.buffers if b.name == "sQ")
+    waits = {
+        str(s.bar.stage): str(s.parity)
+        for s in statements(p.roles[0].body)
+        if isinstance(s, Wait) and s.bar.name == "q_empty"
+    }
+    assert q.stages == 4 and waits == {"2 * (it % 2) + half": "(it // 2 + 1) % 2"}
 
 
 def test_the_producer_walks_each_part_once():
