@@ -6,8 +6,8 @@ A statement over lanes is printed as a loop over the registers of a thread; `Lan
     rows     i = 0, 1: the thread's two rows; row vectors hold a value for each
     tile     e: the registers of an accumulator fragment (see `prelude`)
 
-Integers are 32 bits, offsets into tensors 64.  `//` and `%` floor: by a power of two that is a shift and a mask, by anything else
-a division, where both operands are known not to be negative, else a function.
+Integers are 32 bits, offsets into tensors 64, and so are seeds, which only `uniform` takes.  `//` and `%` floor: by a power of
+two that is a shift and a mask, by anything else a division, where both operands are known not to be negative, else a function.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ SCALAR = Lanes("scalar")
 
 @dataclass
 class Expressions:
-    """Prints expressions of one role.  `scalars`: kinds of its lets that are floats; `reduced`: text for each Reduce, and
-    for each read of a row that lanes hold parts of."""
+    """Prints expressions of one role.  `floats`, `longs`: its lets of 32-bit floats and of 64-bit integers; `reduced`: text for
+    each Reduce, and for each read of a row that lanes hold parts of."""
 
     names: Names
     tensors: Mapping[str, Global]
@@ -89,6 +89,7 @@ class Expressions:
     constants: Mapping[str, int]
     signs: Signs
     floats: set[str] = field(default_factory=set)
+    longs: set[str] = field(default_factory=set)
     reduced: dict[Expr, Callable[[Lanes], str]] = field(default_factory=dict)
 
     def kind(self, e: Expr) -> Kind:
@@ -111,6 +112,8 @@ class Expressions:
                 return _float(v)
             case Bool(v):
                 return Text("true" if v else "false")
+            case Var(name) if name in self.longs:
+                raise ValueError(f"{name} has 64 bits, and is no number of this expression")
             case Var(name):
                 return Text(self.names.scalar(name))
             case Iota(axis):
@@ -164,14 +167,17 @@ class Expressions:
         return f"{base} + {self.names.stage(name)} * {self.text(stage, SCALAR).at(7)}"
 
     def fetch(self, name: str, index: tuple[Expr, ...], lanes: Lanes) -> Text:
-        t = self.tensors[name]
-        access = f"{self.names.pointer(name)}[{self.offset(name, index, lanes)}]"
+        t, access = self.tensors[name], self.element(name, index, lanes)
         match t.dtype:
             case "bf16" | "f16":
                 return Text(f"{t.dtype}_value({access})")
             case "f32" | "i32" | "bool":
                 return Text(access)
         raise ValueError(f"the cuda backend reads no {t.dtype} tensor in an expression")
+
+    def element(self, tensor: str, index: tuple[Expr, ...], lanes: Lanes) -> str:
+        """A tensor's element as it lies in memory."""
+        return f"{self.names.pointer(tensor)}[{self.offset(tensor, index, lanes)}]"
 
     def offset(self, tensor: str, index: tuple[Expr, ...], lanes: Lanes) -> str:
         """Elements from the tensor's first to this one: an integer of 64 bits."""
@@ -191,6 +197,8 @@ class Expressions:
                 return limit
         if name in ("//", "%") and self.kind(args[1]) == "int":
             return self.divide(name, args, lanes)
+        if name == "uniform":
+            return self.uniform(args, lanes)
         parts = [self.text(a, lanes) for a in args]
         kinds = [self.kind(a) for a in args]
         match name:
@@ -227,6 +235,14 @@ class Expressions:
         if self.signs.nonnegative(args[0]) and self.signs.nonnegative(args[1]):
             return Text(f"{left.at(6)} {name[0]} {right.at(7)}", 6)
         return Text(f"{'floor_div' if name == '//' else 'floor_mod'}({left.text}, {right.text})")
+
+    def uniform(self, args: tuple[Expr, ...], lanes: Lanes) -> Text:
+        """A random number of `ir.philox`."""
+        seeds = [a.name for a in args[:2] if isinstance(a, Var) and a.name in self.longs]
+        if len(seeds) != 2:
+            raise ValueError("seed and offset are scalars of 64 bits")
+        words = [*map(self.names.scalar, seeds), *(self.text(a, lanes).text for a in args[2:])]
+        return Text(f"philox({', '.join(words)})")
 
     def column_limit(self, name: str, a: Expr, b: Expr, lanes: Lanes) -> Text | None:
         """A comparison of integers with the column on one side: `column_of(e) <= limit`, the column a constant of each register

@@ -181,13 +181,13 @@ def store_scalar(w: Writer, s: Compute, depth: int) -> None:
 
 
 def store(w: Writer, s: Store, depth: int) -> None:
-    """Prints a Store of one value per row, or of rows of 16-bit features.  Raises ValueError for others."""
+    """Prints a Store of one value per row, or of rows of features.  Raises ValueError for others."""
     t = w.kernel.program.tensor(s.tensor)
     if not s.axes or s.axes[0] != w.row:
         raise ValueError(f"the cuda backend stores rows of {w.row} only")
     if len(s.axes) == 1 and t.dtype == "f32":
         store_rows(w, s, depth)
-    elif len(s.axes) == 2 and t.dtype in ("bf16", "f16"):
+    elif len(s.axes) == 2 and t.dtype in ("bf16", "f16", "f32"):
         store_features(w, s, depth)
     else:
         raise ValueError(f"the cuda backend does not store {t.dtype} over {', '.join(s.axes)}")
@@ -206,7 +206,8 @@ def store_rows(w: Writer, s: Store, depth: int) -> None:
 
 
 def store_features(w: Writer, s: Store, depth: int) -> None:
-    """Four lanes exchange, so that each writes 16 bytes of a row at a time."""
+    """Rows of an accumulator: of f32 each lane writes the two neighbours that it has, so that a quad fills 32 bytes; of 16 bits
+    four lanes exchange, so that each writes 16 bytes at a time."""
     t = w.kernel.program.tensor(s.tensor)
     row, column = s.axes
     b = next((b for b in w.x.registers.values() if _is_tile(w, b.name) and b.axes[1].name == column), None)
@@ -222,9 +223,17 @@ def store_features(w: Writer, s: Store, depth: int) -> None:
     at = Lanes("rows", row, at="i")
     w.loop(depth, "i", 0, 2)
     head = w.x.offset(s.tensor, s.index[:-1], at)
-    w.line(depth + 1, f"unsigned short* to = {w.x.names.pointer(s.tensor)} + {head} + lane % 4 * 8;")
+    own = 2 if t.dtype == "f32" else CHUNK
+    w.line(depth + 1, f"{CPP[t.dtype]}* to = {w.x.names.pointer(s.tensor)} + {head} + lane % 4 * {own};")
     w.line(depth + 1, f"const bool live = {w.x.show(live, at)};")
     low, high = (w.x.show(s.value, lanes(b, e)) for e in ("e", "e + 1"))
+    if t.dtype == "f32":
+        w.loop(depth + 1, "g", 0, width // CHUNK)
+        w.line(depth + 2, "const int e = 4 * g + 2 * i;")
+        w.line(depth + 2, f"if (live) store_8(to + {CHUNK} * g, {low}, {high});")
+        w.line(depth + 1, "}")
+        w.line(depth, "}")
+        return
     value, stored = f"pack_{t.dtype}({low}, {high})", "live"
     if width % (QUAD * CHUNK):
         value, stored = f"e < {width // 2} ? {value} : 0u", f"live && 32 * g + lane % 4 * 8 < {width}"

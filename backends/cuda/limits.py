@@ -36,8 +36,8 @@ def _reasons(attn: Attention) -> Iterator[tuple[str, str, Span | None] | tuple[s
     for name, feature in boxed.items():
         yield from _operand(attn.tensor(name), feature)
     for t in attn.tensors:
-        if t.slot == "output" and t.dtype not in FLOATS:
-            yield f"an output of {t.dtype}", "its rows are written in pairs of 16-bit floats", t.span
+        if t.slot == "output" and t.dtype not in (*FLOATS, "f32"):
+            yield f"an output of {t.dtype}", f"rows are stored as {', '.join(FLOATS)} or f32", t.span
     for name in dict.fromkeys((*attn.contracted, attn.feature)):
         extent = attn.index(name).extent
         if not isinstance(extent, Int) or extent.value % UNIT or extent.value > WIDEST:
@@ -47,8 +47,6 @@ def _reasons(attn: Attention) -> Iterator[tuple[str, str, Span | None] | tuple[s
     for name in dict.fromkeys(x.tensor for x in read if {attn.q, attn.k} & _vars(x) == {attn.k}):
         note = "a row of them lies in no thread of an accumulator's fragments"
         yield f"`{name}` with a value for each key", note, attn.tensor(name).span
-    if attn.rng is not None:
-        yield "dropout", "its random numbers have no native code"
 
 
 def _vars(x: Fetch) -> set[str]:

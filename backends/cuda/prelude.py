@@ -56,6 +56,21 @@ DEVICE unsigned pack_f16(float low, float high) {
   return y;
 }
 """,
+    "philox": """
+// Philox4x32-10 with key (seed low, seed high + offset) and counter (k, q, h, b): upper 24 bits of a word, in [0, 1).
+DEVICE float philox(long long seed, long long offset, unsigned b, unsigned h, unsigned q, unsigned k) {
+  unsigned x = k, y = q, z = h, w = b, low = (unsigned)seed, high = (unsigned)(seed >> 32) + (unsigned)offset;
+#pragma unroll
+  for (int round = 0; round < 10; ++round) {
+    const unsigned long long first = 0xd2511f53ull * x, second = 0xcd9e8d57ull * z;
+    x = (unsigned)(second >> 32) ^ y ^ low;
+    z = (unsigned)(first >> 32) ^ w ^ high;
+    y = (unsigned)second, w = (unsigned)first;
+    low += 0x9e3779b9u, high += 0xbb67ae85u;
+  }
+  return (float)(x >> 8) * 0x1p-24f;
+}
+""",
     # ------------------------------------------------------------------ shared memory
     "load_int": """
 DEVICE int load_int(unsigned from) {
@@ -320,6 +335,11 @@ DEVICE void store_16(unsigned short* to, const unsigned (&x)[4]) {
                :
                : "l"(to), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
                : "memory");
+}
+""",
+    "store_8": """
+DEVICE void store_8(float* to, float x, float y) {
+  asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x), "f"(y) : "memory");
 }
 """,
     # ------------------------------------------------------------------ matrix products

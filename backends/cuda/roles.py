@@ -11,7 +11,7 @@ from tilec.backends.cuda import copies, fragments, mma
 from tilec.backends.cuda.expressions import CPP, SCALAR
 from tilec.backends.cuda.shared import arrivals, unit_of, warps_of
 from tilec.backends.cuda.writer import Writer
-from tilec.ir.expr import Int, Op
+from tilec.ir.expr import Fetch, Int, Op
 from tilec.ir.nodes import (
     Arrive,
     Await,
@@ -64,8 +64,10 @@ def sequence(w: Writer, stmts: tuple[Stmt, ...], depth: int) -> None:
 
 def statement(w: Writer, s: Stmt, depth: int) -> None:
     match s:
+        case Let(name, Fetch(tensor, index)) if w.x.tensors[tensor].dtype == "i64":
+            let(w, name, w.x.element(tensor, index, SCALAR), depth, "i64")
         case Let(name, value):
-            let(w, name, w.x.show(value), depth, is_float=w.x.kind(value) == "float")
+            let(w, name, w.x.show(value), depth, "f32" if w.x.kind(value) == "float" else "i32")
         case Claim(name, counter):
             if w.role.unit != "warp":
                 raise ValueError("the cuda backend claims tiles in a warp")
@@ -137,16 +139,18 @@ def arrive(w: Writer, s: Arrive, depth: int) -> None:
         w.line(depth, f"arrive({bar}{more});")
 
 
-def let(w: Writer, name: str, text: str, depth: int, *, is_float: bool = False) -> None:
+def let(w: Writer, name: str, text: str, depth: int, dtype: str = "i32") -> None:
     """Declares a scalar, or assigns to one that an open scope has."""
     identifier = w.x.names.scalar(name)
     if any(name in scope for scope in w.declared):
         w.line(depth, f"{identifier} = {text};")
         return
     w.declared[-1].add(name)
-    if is_float:
+    if dtype == "f32":
         w.x.floats.add(name)
-    w.line(depth, f"{CPP['f32' if is_float else 'i32']} {identifier} = {text};")
+    if dtype == "i64":
+        w.x.longs.add(name)
+    w.line(depth, f"{CPP[dtype]} {identifier} = {text};")
 
 
 def branch(w: Writer, s: If, depth: int) -> None:
@@ -157,7 +161,7 @@ def branch(w: Writer, s: If, depth: int) -> None:
     for name in both:
         if not any(name in scope for scope in w.declared):
             value = next(x.value for x in s.then if isinstance(x, Let) and x.name == name)
-            let(w, name, "0", depth, is_float=w.x.kind(value) == "float")
+            let(w, name, "0", depth, "f32" if w.x.kind(value) == "float" else "i32")
     w.line(depth, f"if ({w.x.show(s.cond)}) {{")
     settled(w, s.then, depth + 1)
     if s.orelse:

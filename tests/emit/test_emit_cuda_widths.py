@@ -117,3 +117,8 @@ def test_products_have_the_width_of_the_values_and_whole_steps_of_the_queries():
     steps = {int(n) for n in re.findall(r"int s = 0; s < (\d+); \+\+s\) \{\s+product_\d+_\w+_bf16\(scores", text)}
     assert steps == {5}
     assert "product_104_registers_transposed_bf16(acc" in text
+
+
+def test_f32_rows_are_stored_in_pairs():
+    text = printed(spec(72, None, CAUSAL, out="f32")).text
+    assert "float* to = O_ptr" in text and "g < 9; ++g" in text and "if (live) store_8(to + 8 * g, " in text
