@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tilec.backends.cuda.copies import PANEL, panelled
 from tilec.backends.cuda.expressions import SCALAR
-from tilec.backends.cuda.prelude import product
+from tilec.backends.cuda.products import product
 from tilec.backends.cuda.writer import Writer
 from tilec.ir.nodes import Await, Mma
 
