@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilec import native_lines
+from tilec import ampere_lines, native_lines
 from tilec.budget import shared_memory
 from tilec.dsl.faults import Fault, Faults, ScheduleFault, Source, TargetFault
 from tilec.dsl.spans import Span
 from tilec.ir.attention import Attention, least_depth
 from tilec.schedule import Schedule, Strategy
-from tilec.targets import Backend, Target
+from tilec.targets import Backend, Target, warp_wide
 
 LEAST_TILE = 16  # rows of the smallest matrix instruction on every target
 LARGEST_TILE = 512
@@ -113,7 +113,8 @@ def _native(case: _Case) -> Iterator[Fault]:
     """What the target has no hardware for, and of the other lines those that its native passes do not decide."""
     lacking = {f.span: f for f in (*_warps(case), *_lines(case), *_map(case)) if f.code == "E0810"}
     yield from lacking.values()
-    for f in native_lines.faults(case.attn, case.schedule):
+    rules = ampere_lines if warp_wide(case.target) else native_lines
+    for f in rules.faults(case.attn, case.schedule):
         if f.span not in lacking:
             f.source = case.source
             yield f

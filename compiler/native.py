@@ -8,15 +8,18 @@ overlap          scores of a step in flight with the values of the one before
 specialize       a producer warp, rings and barriers, turns, the scheduler
 place_buffers    layouts; what does not fit is refused
 
-`lower_native` runs the portable passes and then these, at the first point of the tuning table (`tune.hopper`) whose tiles fit.
+`lower_native` runs the portable passes and then these, at the first point of the tuning table (`tune.hopper`) whose tiles fit;
+for targets whose warps multiply and copy for themselves, those of `ampere`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
+from tilec import ampere
 from tilec.dsl.faults import ScheduleFault, TargetFault
 from tilec.ir.attention import Attention
 from tilec.ir.nodes import Program
@@ -41,6 +44,7 @@ from tilec.passes.write_positions import write_positions
 from tilec.pipeline import Case, Pass, block_map, mask_options
 from tilec.schedule import EMPTY, Schedule
 from tilec.targets import target as target_of
+from tilec.targets import warp_wide
 from tilec.tune.classes import mask_class
 from tilec.tune.hopper import Point, points
 from tilec.user_record import user_rows
@@ -111,9 +115,14 @@ def trails(attn: Attention, target: str, schedule: Schedule | None = None) -> It
     front = sequential(case)
     first: ScheduleFault | None = None
     found = False
-    for point in points(attn, case.schedule, user_rows()):
+    shapes: Iterator[Callable[[Program], Iterator[tuple[str, Program]]]]
+    if warp_wide(case.target):
+        shapes = (partial(ampere.shaped, case=case, point=p) for p in ampere.points(attn, case.target, case.schedule))
+    else:
+        shapes = (partial(_shaped, case=case, point=p) for p in points(attn, case.schedule, user_rows()))
+    for shaped in shapes:
         try:
-            trail = (*front, *_shaped(front[-1][1], case, point))
+            trail = (*front, *shaped(front[-1][1]))
         except ScheduleFault as fault:
             if fault.code not in TOO_LARGE:
                 raise
@@ -137,9 +146,10 @@ def native_case(attn: Attention, target: str, schedule: Schedule | None) -> Case
     """What decides.  Raises the faults of `lower_native` that do not depend on shapes."""
     machine, schedule = target_of(target), schedule or EMPTY
     backend = machine.backend("cuda")
-    if backend is None or "wgmma" not in machine.features:
+    if backend is None or not (warp_wide(machine) or "wgmma" in machine.features):
         message = f"the cuda backend has no kernels for {target}"
-        raise TargetFault("E0914", message, note="its matrix instructions are wgmma", hint="sm90 has them")
+        note = "its matrix instructions are wgmma, or mma.sync where a target has nothing wider"
+        raise TargetFault("E0914", message, note=note, hint="sm80, sm89 and sm90 have them")
     check_target(attn, machine)
     check_schedule(attn, schedule, machine, backend)
     return Case(attn, machine, backend, schedule, frozenset({"aligned"}))

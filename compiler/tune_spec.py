@@ -20,6 +20,7 @@ from tilec.frontend import Spec, bind, unbound_constants
 from tilec.ir.attention import Attention
 from tilec.measure import Plan
 from tilec.native import native_case
+from tilec.targets import warp_wide
 from tilec.tune.classes import length_class, mask_class, score_class
 from tilec.tune.hopper import Point, Row, measured_points, points, read_rows, widths_of
 from tilec.tune.search import search
@@ -118,7 +119,11 @@ def plot_of(spec: Spec, attn: Attention, target: str, constants: Mapping[str, in
         )
     bound = bind(attn, {n: constants[n] for n in unbound_constants(attn)}, spec.source)
     schedule = spec.schedule(attn.name, target)
-    native_case(bound, target, schedule)
+    case = native_case(bound, target, schedule)
+    if warp_wide(case.target):
+        message = f"there is no space of shapes to search for {target}"
+        hint = "`tile`, `warps` and `stages` lines say each"
+        raise TargetFault("E0914", message, note="its kernels have warps that multiply for themselves", hint=hint)
     check_limits(bound, target)
     values, own = allowed(bound, schedule), user_rows()
     starts = [p for p in measured_points(bound, schedule, own) if all(getattr(p, n) in v for n, v in values.items())]

@@ -147,3 +147,8 @@ def device_target(*, capability: tuple[int, int] | None = None, gcn: str | None 
         note="shared memory, registers and instructions differ between neighbours, so none is assumed",
         hint=f"targets are {', '.join(NAMES)}",
     )
+
+
+def warp_wide(machine: Target) -> bool:
+    """Whether the target's warps multiply and copy for themselves, as Ampere's and Ada's do, and no unit does it for more."""
+    return {"mma_sync", "cp_async"} <= machine.features and "tma" not in machine.features

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 from feature_specs import kernel
 
+from tilec.ampere import WarpOptions, warp_passes
 from tilec.arith.evaluate import evaluate
 from tilec.frontend import read_text
 from tilec.ir.expr import Var
@@ -73,14 +74,15 @@ def attention(text):
     return distinct_indices(read_text(text).kernels[0])
 
 
-def sequential(text, q=128, k=64, pair=False):
+def sequential(text, q=128, k=64, pair=False, target="sm90", units=None):
     """The program after map_blocks; `pair`: of heads that share keys."""
     attn = attention(text)
-    p = online_softmax(prove_mask(lower_attention(attn, "sm90"), attn), attn.q, attn.k)
-    p = choose_tiles(p, attn, Choice(q, k, None, None, "test"), pad="steps")
+    p = online_softmax(prove_mask(lower_attention(attn, target), attn), attn.q, attn.k)
+    p = choose_tiles(p, attn, Choice(q, k, None, None, "test"), pad="steps" if target == "sm90" else "all")
     p = pair_heads(p, pairable(attn)) if pair else p
-    dense = all(i.storage.kind == "dense" for i in attn.indices)
-    return map_blocks(p, BlockMap("longest_first", l2=2**20, bytes_per_key=128, keys=Var("N")) if dense else BlockMap())
+    if any(i.storage.kind != "dense" for i in attn.indices):
+        return map_blocks(p, BlockMap(units=units))
+    return map_blocks(p, BlockMap("longest_first", l2=2**20, bytes_per_key=128, keys=Var("N"), units=units))
 
 
 @cache
@@ -91,6 +93,17 @@ def after(text, options=HopperOptions(), k=64):  # noqa: B008
     for name, f in hopper_passes(options):
         out[name] = p = f(p)
         verify(p, proofs=name == "overlap")  # the only pass that touches loops with proofs
+    return out
+
+
+@cache
+def on_warps(text, options=WarpOptions(), q=64, k=32, units=None):  # noqa: B008
+    """The same for warps that copy and multiply for themselves."""
+    out = {"map_blocks": sequential(text, q, k, target="sm80", units=units)}
+    p = out["map_blocks"]
+    for name, f in warp_passes(options):
+        out[name] = p = f(p)
+        verify(p, proofs=False)
     return out
 
 

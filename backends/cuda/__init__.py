@@ -76,26 +76,29 @@ class Cuda:
         raise first
 
 
-def compile_program(program: Program, variant: Variant | None = None) -> Artifact:
-    """Prints and compiles a lowered program: source, cubin and what a launch needs.
+def compile_program(program: Program, variant: Variant | None = None, arch: str | None = None) -> Artifact:
+    """Prints and compiles a lowered program: source, cubin and what a launch needs.  `arch`: the machine code's, where it is to
+    run on a later machine than the program's target (`sm_90`); None for the target's own.
 
     Raises ValueError for a program that the printer has no text for, TargetFault E0911 without NVRTC, E0917 where it fails,
     E0918 for a kernel that the assembler spills or whose products it does not overlap as scheduled, E0919 for machine code that
     is not the program's."""
     from tilec.backends.cuda.emit import emit
 
-    return _artifact(program, emit(program), variant or Variant((), ALIGNED))
+    return _artifact(program, emit(program), variant or Variant((), ALIGNED), arch)
 
 
-def _artifact(program: Program, printed: Printed, variant: Variant) -> Artifact:
+def _artifact(program: Program, printed: Printed, variant: Variant, arch: str | None = None) -> Artifact:
     from tilec.backends.cuda.build import build
     from tilec.backends.cuda.check import check
     from tilec.backends.cuda.machine import check_cubin
     from tilec.ir.expr import show
     from tilec.ir.print import show_program
+    from tilec.targets import target
 
-    built = build(printed.text, printed.function)
-    resources = check(built.log, printed.function)
+    built = build(printed.text, printed.function, arch or target(program.target).arch)
+    warps = all(r.unit == "warp" for r in program.roles)
+    resources = check(built.log, printed.function, outside=warps)
     read = check_cubin(program, built.cubin, printed.function, [p.box for p in printed.parameters if p.box is not None])
     metadata = {
         "function": printed.function,

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from tilec.dsl.faults import TargetFault
 
 # NVRTC's own cache gives a kernel back without what the assembler said of it.
-OPTIONS = ("--gpu-architecture=sm_90a", "-std=c++17", "--ptxas-options=-v", "--no-cache")
+OPTIONS = ("-std=c++17", "--ptxas-options=-v", "--no-cache")
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ def toolchain() -> dict[str, str]:
     return {"nvrtc": f"{major}.{minor}, {build}"}
 
 
-def build(source: str, name: str) -> Built:
-    """The cubin of `source`.  Raises TargetFault E0911 without NVRTC, E0917 where it refuses the text."""
+def build(source: str, name: str, arch: str = "sm_90a") -> Built:
+    """The cubin of `source` for `arch` (`sm_90a`).  Raises TargetFault E0911 without NVRTC, E0917 where it refuses the text."""
     toolchain()
     from cuda.bindings import nvrtc
 
     error, program = nvrtc.nvrtcCreateProgram(source.encode(), f"{name}.cu".encode(), 0, None, None)
     _succeed(error)
-    options = [o.encode() for o in OPTIONS]
+    options = [o.encode() for o in (f"--gpu-architecture={arch}", *OPTIONS)]
     (outcome,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
     _, size = nvrtc.nvrtcGetProgramLogSize(program)
     buffer = b" " * size

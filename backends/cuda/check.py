@@ -23,8 +23,10 @@ class Resources:
     spills: int
 
 
-def check(log: str, name: str) -> Resources:
-    """Reads what `build` logged.  Raises TargetFault E0918 for a kernel that would run, but not as its program says."""
+def check(log: str, name: str, *, outside: bool = False) -> Resources:
+    """Reads what `build` logged.  `outside`: spills are allowed outside of key loops, which the machine code tells.
+
+    Raises TargetFault E0918 for a kernel that would run, but not as its program says."""
     for number, text in re.findall(r"\(C(\d{4})\)[\s:]*([^\n]*)", log):
         if int(number) in HARMFUL:
             raise TargetFault(
@@ -34,7 +36,7 @@ def check(log: str, name: str) -> Resources:
                 hint="smaller tiles, or another `warps` line, leave more registers",
             )
     spills = sum(int(n) for n in re.findall(r"(\d+) bytes spill", log))
-    if spills > TOLERATED:
+    if spills > TOLERATED and not outside:
         raise TargetFault(
             "E0918",
             f"`{name}` does not fit its registers: {spills} bytes are spilled",

@@ -1,11 +1,12 @@
-"""Prints a tile program of concurrent roles as CUDA C++ for Hopper.
+"""Prints a tile program of concurrent roles as CUDA C++.
 
 Nothing is decided here: roles, barriers, stages, the block map, the order of products and every expression come from the program.
 The source is self-contained and includes no header, so NVRTC compiles it as it is; machine instructions that C++ lacks are
 functions of a line of PTX in front of the kernel.
 
 A warp role takes warps of the first warpgroup, whose other warps end at once; each instance of a warpgroup role takes a
-warpgroup of its own.  Parameters of the kernel, those that it uses: a tensor map per box that copies bring, pointers, strides
+warpgroup of its own.  Where a role of warps is the only one, they are all the block has, and its registers say how many blocks
+a multiprocessor holds.  Parameters of the kernel, those that it uses: a tensor map per box that copies bring, pointers, strides
 (64-bit, in elements), extents (32-bit).
 """
 
@@ -19,7 +20,7 @@ from tilec.backends.cuda import roles
 from tilec.backends.cuda.expressions import CPP, Expressions
 from tilec.backends.cuda.names import Names
 from tilec.backends.cuda.prelude import FUNCTIONS, prelude
-from tilec.backends.cuda.shared import arrivals, place, warps_of
+from tilec.backends.cuda.shared import arrivals, extent, place, warps_of
 from tilec.backends.cuda.signs import signs
 from tilec.backends.cuda.writer import STEP, WIDTH, Box, Kernel, Writer, filled_comment
 from tilec.ir.nodes import Program, Role
@@ -65,6 +66,10 @@ class _Emitter:
             self.names.scalar(name)
         self.kernel = Kernel(program, place(program))
         self.signs = signs(program)
+        self.alone = len(program.roles) == 1 and program.roles[0].unit == "warp"
+        if self.alone:  # every warp of the block is an instance of one role
+            self.threads = 32 * program.roles[0].count
+            return
         warps = [r for r in program.roles if warps_of(r) == 1]
         self.order = [*warps, *(r for r in program.roles if warps_of(r) == 4)]
         if sum(r.count for r in warps) > 4 or len({r.registers for r in warps}) > 1:
@@ -86,7 +91,7 @@ class _Emitter:
         head += [line for note in p.notes for line in filled_comment(note, "")]
         cluster = f"__cluster_dims__({p.grid.cluster}, 1, 1) " if p.grid.cluster > 1 else ""
         kernel = [
-            f'extern "C" __global__ void {cluster}__launch_bounds__({self.threads}, 1) {self.function}(',
+            f'extern "C" __global__ void {cluster}__launch_bounds__({self.threads}, {self.resident()}) {self.function}(',
             *_filled([self.parameter(q) for q in parameters]),
             ") {",
             *declared,
@@ -98,6 +103,11 @@ class _Emitter:
         functions = prelude(text, self.kernel.products)
         unit = "\n".join([*head, "", functions, text])
         return Printed(unit, self.function, tuple(parameters), self.threads, self.kernel.memory.total)
+
+    def resident(self) -> int:
+        """Blocks whose registers a multiprocessor has at once: where roles trade registers, one."""
+        registers = self.program.roles[0].registers if self.alone else None
+        return max(1, REGISTERS // (self.threads * -(-registers // 8) * 8)) if registers else 1
 
     # ------------------------------------------------------------------------------------------ declarations
 
@@ -150,22 +160,31 @@ class _Emitter:
             "const int warp = uniform(threadIdx.x / 32), lane = threadIdx.x % 32;",
         ]
         if "row0" in used or "col0" in used:
-            head.append("const int row0 = warp % 4 * 16 + lane / 4, col0 = lane % 4 * 2;")
+            first = "lane / 4" if self.alone else "warp % 4 * 16 + lane / 4"
+            head.append(f"const int row0 = {first}, col0 = lane % 4 * 2;")
         if cta in used:
             head.append(f"const int {cta} = blockIdx.x;")
-        grid = self.program.grid
-        if grid.rank is not None:
-            head.append(f"const int {self.names.scalar(grid.rank)} = blockIdx.x % {grid.cluster};")
-        head += ["", "if (threadIdx.x == 0) {"]
+        rank = self.program.grid.rank
+        if rank is not None:
+            head.append(f"const int {self.names.scalar(rank)} = blockIdx.x % {self.program.grid.cluster};")
+        return [STEP + line if line else "" for line in [*head, *self.barriers(), ""]] + roles_text
+
+    def barriers(self) -> list[str]:
+        """Their initialisation."""
+        inits: list[str] = []
         for b in self.program.barriers:
             if b.kind == "mbarrier":
                 at, count = f"smem + {self.names.barrier(b.name)}", arrivals(self.program, b)
-                head += [f"{STEP}barrier_init({at}{f' + {8 * n}' if n else ''}, {count});" for n in range(b.stages)]
-        head += ["}", f"{'barriers' if grid.rank is None else 'cluster'}_ready();", ""]
-        return [STEP + line if line else "" for line in head] + roles_text
+                inits += [f"{STEP}barrier_init({at}{f' + {8 * n}' if n else ''}, {count});" for n in range(b.stages)]
+        ready = "barriers" if self.program.grid.rank is None else "cluster"
+        return ["", "if (threadIdx.x == 0) {", *inits, "}", f"{ready}_ready();"] if inits else []
 
     def roles(self) -> list[str]:
         """The branches over warps."""
+        if self.alone:
+            (role,) = self.program.roles
+            named = [] if role.var is None else [f"{STEP}const int {self.names.scalar(role.var)} = warp;"]
+            return [*named, *self.text(role, 1)]
         lines: list[str] = []
         begin = self.first
         warp_roles = [r for r in self.order if warps_of(r) == 1]
@@ -208,6 +227,15 @@ class _Emitter:
             raise ValueError(f"role {r.name} has {r.registers} registers: a multiple of 8 from 24 to 256 is needed")
         return [f"{STEP * 2}registers_{'down' if r.registers <= launched else 'up'}<{r.registers}>();"]
 
+    def rows(self, r: Role) -> int:
+        """Rows of a register tile that a thread has a part of.  Raises ValueError for a warp of other than 16 or 32."""
+        if r.unit != "warp" or not any(len(b.axes) == 2 for b in r.buffers):
+            return 2
+        (height,) = {extent(b, 0, dict(self.program.tile)) for b in r.buffers if len(b.axes) == 2}
+        if height not in (16, 32):
+            raise ValueError(f"a warp of role {r.name} has {height} rows, not 16 or 32")
+        return height // 8
+
     def text(self, r: Role, depth: int) -> list[str]:
         p = self.program
         x = Expressions(
@@ -217,6 +245,7 @@ class _Emitter:
             {b.name: b for b in p.buffers},
             dict(p.tile),
             self.signs,
+            rows=self.rows(r),
         )
         rows = {b.axes[0].name for b in r.buffers if len(b.axes) == 2}
         if len(rows) > 1:

@@ -3,8 +3,10 @@
 A statement over lanes is printed as a loop over the registers of a thread; `Lanes` says which loop the text stands in:
 
     scalar   none
-    rows     i = 0, 1: the thread's two rows; row vectors hold a value for each
+    rows     i = 0, 1, …: the thread's rows; row vectors hold a value for each
+    columns  x: the thread's columns; vectors along them hold a value for each
     tile     e: the registers of an accumulator fragment (see `prelude`)
+    copy     r: the row of a tile that a lane copies
 
 Integers are 32 bits, offsets into tensors 64, and so are seeds, which only `uniform` takes.  `//` and `%` floor: by a power of
 two that is a shift and a mask, by anything else a division, where both operands are known not to be negative, else a function.
@@ -68,7 +70,7 @@ class Text:
 class Lanes:
     """The lanes of one statement: axes of its rows and columns, and the text of the register's number."""
 
-    kind: Literal["scalar", "rows", "tile"]
+    kind: Literal["scalar", "rows", "columns", "tile", "copy"]
     row: str = ""
     column: str = ""
     at: str = ""
@@ -80,7 +82,8 @@ SCALAR = Lanes("scalar")
 @dataclass
 class Expressions:
     """Prints expressions of one role.  `floats`, `longs`: its lets of 32-bit floats and of 64-bit integers; `reduced`: text for
-    each Reduce, and for each read of a row that lanes hold parts of."""
+    each Reduce, and for each read of a row that lanes hold parts of; `rows`: those of a
+    register tile that a thread has a part of."""
 
     names: Names
     tensors: Mapping[str, Global]
@@ -91,6 +94,7 @@ class Expressions:
     floats: set[str] = field(default_factory=set)
     longs: set[str] = field(default_factory=set)
     reduced: dict[Expr, Callable[[Lanes], str]] = field(default_factory=dict)
+    rows: int = 2
 
     def kind(self, e: Expr) -> Kind:
         """Integer, float or boolean."""
@@ -134,10 +138,18 @@ class Expressions:
         if axis == lanes.row and lanes.kind == "rows":
             return Text(f"row0 + 8 * {lanes.at}", 5)
         if axis == lanes.row and lanes.kind == "tile":
-            return Text(f"row0 + 8 * row_of({lanes.at})", 5)
+            return Text(f"row0 + 8 * {self.of('row', lanes.at)}", 5)
         if axis == lanes.column and lanes.kind == "tile":
-            return Text(f"col0 + column_of({lanes.at})", 5)
+            return Text(f"col0 + {self.of('column', lanes.at)}", 5)
+        if axis == lanes.column and lanes.kind == "columns":
+            return Text(f"col0 + {lanes.at} / 2 * 8 + {lanes.at} % 2", 5)
+        if axis == lanes.row and lanes.kind == "copy":
+            return Text(lanes.at)
         raise ValueError(f"iota({axis}) is no lane number of this statement")
+
+    def of(self, what: str, at: str) -> str:
+        """Row, column or number of the column, among the thread's, that register `at` of a tile belongs to."""
+        return f"{what}_of{'' if self.rows == 2 else f'<{self.rows}>'}({at})"
 
     def read(self, name: str, e: Expr, lanes: Lanes) -> str:
         if name in self.shared:
@@ -148,14 +160,16 @@ class Expressions:
             return f"uniform(load_int({self.address(name, stage)}))"
         b = self.registers[name]
         axes = tuple(a.name for a in b.axes)
-        if b.dtype != "f32":
+        if b.layout is not None and dict(b.layout.params).get("operand") == "A":
             raise ValueError(f"{e} reads a fragment of {b.dtype} inside an expression")
         match lanes.kind, axes:
             case "tile", (lanes.row, lanes.column):
                 return f"{self.names.buffer(name)}[{lanes.at}]"
             case "tile", (lanes.row,):
-                return f"{self.names.buffer(name)}[row_of({lanes.at})]"
-            case "rows", (lanes.row,):
+                return f"{self.names.buffer(name)}[{self.of('row', lanes.at)}]"
+            case "tile", (lanes.column,):
+                return f"{self.names.buffer(name)}[{self.of('place', lanes.at)}]"
+            case ("rows", (lanes.row,)) | ("columns", (lanes.column,)):
                 return f"{self.names.buffer(name)}[{lanes.at}]"
         raise ValueError(f"{e} over {', '.join(axes)} is not held by the threads that need it")
 
@@ -215,6 +229,8 @@ class Expressions:
                 return Text(f"{'fabsf' if kinds[0] == 'float' else 'abs'}({parts[0].text})")
             case "neg":
                 return Text(f"-{parts[0].at(8)}", 7)
+            case "**" if "float" in kinds:
+                return Text(f"powf({', '.join(map(_as_float, parts, kinds))})")
             case "not":
                 return Text(f"!{parts[0].at(ATOM)}", 7)
         if name in FUNCTIONS:
@@ -261,7 +277,7 @@ class Expressions:
         for sign, x in sorted(moved, key=lambda m: m[0] < 0):  # stable: added terms first
             text = "col0" if x is None else self.text(x, lanes).at(6)
             limit += (" + " if sign > 0 else " - ") + text if limit else text if sign > 0 else f"-{text}"
-        return Text(f"column_of({lanes.at}) {symbol} {limit}", OPS[name].precedence)
+        return Text(f"{self.of('column', lanes.at)} {symbol} {limit}", OPS[name].precedence)
 
 
 def _terms(e: Expr, sign: int) -> list[tuple[int, Expr]]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from tilec.backends.cuda import mma_sync
 from tilec.backends.cuda.copies import clear, load_rows
 from tilec.backends.cuda.expressions import CPP, SCALAR, Lanes
 from tilec.backends.cuda.writer import Writer
@@ -31,13 +32,20 @@ def compute(w: Writer, s: Compute, depth: int, block: Block) -> None:
     b = w.x.registers[s.dst.buffer]
     name, count = w.x.names.buffer(b.name), w.registers(b)
     if isinstance(s.value, Read) and s.value.buffer in w.x.shared and len(b.axes) == 2:
-        load_rows(w, b.name, s.value.buffer, s.value.stage, depth)
-    elif len(b.axes) == 1:
+        if w.role.unit == "warp":
+            mma_sync.load(w, b, s.value.buffer, s.value.stage, depth)
+        else:
+            load_rows(w, b.name, s.value.buffer, s.value.stage, depth)
+    elif len(b.axes) == 1 and b.axes[0].name == w.row:
         prepare(w, s.value, depth, inline=True, parts=b.name if _in_parts(w, b.name) else "")
-        w.loop(depth, "i", 0, 2)
+        w.loop(depth, "i", 0, count)
         w.line(depth + 1, f"{name}[i] = {w.x.show(s.value, Lanes('rows', b.axes[0].name, at='i'))};")
         w.line(depth, "}")
-    elif b.dtype == "f32":
+    elif len(b.axes) == 1:
+        w.loop(depth, "x", 0, count)
+        w.line(depth + 1, f"{name}[x] = {w.x.show(s.value, Lanes('columns', column=b.axes[0].name, at='x'))};")
+        w.line(depth, "}")
+    elif w.holds(b) != "unsigned":
         prepare(w, s.value, depth, inline=False)
         tile(w, s, depth, block)
     else:
@@ -116,9 +124,9 @@ def prepare(w: Writer, value: Expr, depth: int, *, inline: bool, parts: str = ""
             continue
         w.fresh += 1
         made = f"reduced_{w.fresh}"
-        both = ", ".join(text(replace(SCALAR, at=i)) for i in ("0", "1"))
-        w.line(depth, f"const float {made}[2] = {{{both}}};")
-        w.x.reduced[r] = partial(_made, made)
+        values = ", ".join(text(replace(SCALAR, at=str(i))) for i in range(w.rows))
+        w.line(depth, f"const float {made}[{w.rows}] = {{{values}}};")
+        w.x.reduced[r] = partial(_made, w, made)
 
 
 def _in_parts(w: Writer, name: str) -> bool:
@@ -129,7 +137,9 @@ def _in_parts(w: Writer, name: str) -> bool:
 def _reduction(w: Writer, r: Reduce, depth: int, over_quad: str) -> Callable[[Lanes], str]:
     """The thread's part of a row, or the row's value by `over_quad`."""
     source = _source(w, r, depth)
-    groups = f"<{source.count // 4}>" if r.op == "sum" else ""
+    rows = [] if w.rows == 2 else [w.rows]
+    given = [*([source.count // (2 * w.rows)] if r.op == "sum" else []), *rows]
+    groups = f"<{', '.join(map(str, given))}>" if given else ""
     own = f"row_{r.op}{groups}({source.name}, "
     return lambda at: f"{over_quad}({own}{at.at}))" if over_quad else f"{own}{at.at})"
 
@@ -139,9 +149,9 @@ def _whole(name: str, at: Lanes) -> str:
     return f"quad_sum({name}[{at.at}])"
 
 
-def _made(name: str, at: Lanes) -> str:
+def _made(w: Writer, name: str, at: Lanes) -> str:
     """The value of a row that `prepare` computed."""
-    return f"{name}[row_of({at.at})]"
+    return f"{name}[{w.x.of('row', at.at)}]"
 
 
 class _Source:
@@ -199,7 +209,7 @@ def store_rows(w: Writer, s: Store, depth: int) -> None:
     at = Lanes("rows", s.axes[0], at="i")
     live = "lane % 4 == 0" if s.where is None else f"lane % 4 == 0 && {w.x.text(s.where, at).at(3)}"
     place = f"{w.x.names.pointer(s.tensor)}[{w.x.offset(s.tensor, s.index, at)}]"
-    w.loop(depth, "i", 0, 2)
+    w.loop(depth, "i", 0, w.rows)
     w.line(depth + 1, f"const {CPP['f32']} value = {w.x.show(s.value, at)};")
     w.line(depth + 1, f"if ({live}) {place} = value;")
     w.line(depth, "}")
@@ -221,7 +231,7 @@ def store_features(w: Writer, s: Store, depth: int) -> None:
         raise ValueError(f"rows of {s.tensor} are stored whole")
     prepare(w, s.value, depth, inline=False)
     at = Lanes("rows", row, at="i")
-    w.loop(depth, "i", 0, 2)
+    w.loop(depth, "i", 0, w.rows)
     head = w.x.offset(s.tensor, s.index[:-1], at)
     own = 2 if t.dtype == "f32" else CHUNK
     w.line(depth + 1, f"{CPP[t.dtype]}* to = {w.x.names.pointer(s.tensor)} + {head} + lane % 4 * {own};")
@@ -229,18 +239,18 @@ def store_features(w: Writer, s: Store, depth: int) -> None:
     low, high = (w.x.show(s.value, lanes(b, e)) for e in ("e", "e + 1"))
     if t.dtype == "f32":
         w.loop(depth + 1, "g", 0, width // CHUNK)
-        w.line(depth + 2, "const int e = 4 * g + 2 * i;")
+        w.line(depth + 2, f"const int e = {2 * w.rows} * g + 2 * i;")
         w.line(depth + 2, f"if (live) store_8(to + {CHUNK} * g, {low}, {high});")
         w.line(depth + 1, "}")
         w.line(depth, "}")
         return
     value, stored = f"pack_{t.dtype}({low}, {high})", "live"
     if width % (QUAD * CHUNK):
-        value, stored = f"e < {width // 2} ? {value} : 0u", f"live && 32 * g + lane % 4 * 8 < {width}"
+        value, stored = f"e < {width * w.rows // 4} ? {value} : 0u", f"live && 32 * g + lane % 4 * 8 < {width}"
     w.loop(depth + 1, "g", 0, -(-width // (QUAD * CHUNK)))
     w.line(depth + 2, "unsigned v[4];")
     w.loop(depth + 2, "y", 0, QUAD)
-    w.line(depth + 3, "const int e = 16 * g + 4 * y + 2 * i;")
+    w.line(depth + 3, f"const int e = {8 * w.rows} * g + {2 * w.rows} * y + 2 * i;")
     w.line(depth + 3, f"v[y] = {value};")
     w.line(depth + 2, "}")
     w.line(depth + 2, "quad_transpose(v);")

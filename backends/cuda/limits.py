@@ -8,6 +8,8 @@ from tilec.dsl.faults import Fault, Faults, TargetFault
 from tilec.dsl.spans import Span
 from tilec.ir.attention import Attention, Tensor
 from tilec.ir.expr import Fetch, Int, Var, free_vars, walk
+from tilec.targets import target as machine
+from tilec.targets import warp_wide
 
 FLOATS = ("bf16", "f16")  # operands of wgmma that it reads as they lie in memory, rows or columns first
 UNIT = 8  # 16-bit features of 16 bytes: what strides of a tensor map and stores count in
@@ -22,7 +24,8 @@ def check_limits(attn: Attention, target: str) -> None:
     def fault(what: str, note: str, span: Span | None = None) -> Fault:
         return TargetFault("E0914", f"the cuda backend does not take {what} on {target}", span, note=note, hint=HINT)
 
-    found: list[Fault] = [fault(*reason) for reason in _reasons(attn)]
+    reasons = _reasons_of_warps if warp_wide(machine(target)) else _reasons
+    found: list[Fault] = [fault(*reason) for reason in reasons(attn)]
     if found:
         raise Faults(found)
 
@@ -38,15 +41,36 @@ def _reasons(attn: Attention) -> Iterator[tuple[str, str, Span | None] | tuple[s
     for t in attn.tensors:
         if t.slot == "output" and t.dtype not in (*FLOATS, "f32"):
             yield f"an output of {t.dtype}", f"rows are stored as {', '.join(FLOATS)} or f32", t.span
+    yield from _widths(attn)
+    read = [x for e in (attn.mask, *attn.scores) for x in walk(e) if isinstance(x, Fetch)]
+    for name in dict.fromkeys(x.tensor for x in read if {attn.q, attn.k} & _vars(x) == {attn.k}):
+        note = "a row of them lies in no thread of an accumulator's fragments"
+        yield f"`{name}` with a value for each key", note, attn.tensor(name).span
+
+
+def _reasons_of_warps(attn: Attention) -> Iterator[tuple[str, str, Span | None] | tuple[str, str]]:
+    """(what, why, where), where warps copy for themselves, row by row."""
+    operands = {n: d for pair, d in zip(attn.pairs, attn.contracted, strict=True) for n in pair} | {
+        attn.value: attn.feature
+    }
+    for name, feature in operands.items():
+        t = attn.tensor(name)
+        if t.dtype not in FLOATS:
+            yield f"`{t.name}` of {t.dtype}", f"matrix instructions take {' and '.join(FLOATS)} as they lie", t.span
+        if t.index[-1] is not Var(feature):
+            yield f"`{t.name}` with `{feature}` not last", "rows are copied in units of contiguous features", t.span
+    for t in attn.tensors:
+        if t.slot == "output" and t.dtype not in (*FLOATS, "f32"):
+            yield f"an output of {t.dtype}", f"rows are stored as {', '.join(FLOATS)} or f32", t.span
+    yield from _widths(attn)
+
+
+def _widths(attn: Attention) -> Iterator[tuple[str, str]]:
     for name in dict.fromkeys((*attn.contracted, attn.feature)):
         extent = attn.index(name).extent
         if not isinstance(extent, Int) or extent.value % UNIT or extent.value > WIDEST:
             note = f"rows are copied and stored {UNIT} features at a time, and a product has up to {WIDEST}"
             yield f"{name} = {extent}", note
-    read = [x for e in (attn.mask, *attn.scores) for x in walk(e) if isinstance(x, Fetch)]
-    for name in dict.fromkeys(x.tensor for x in read if {attn.q, attn.k} & _vars(x) == {attn.k}):
-        note = "a row of them lies in no thread of an accumulator's fragments"
-        yield f"`{name}` with a value for each key", note, attn.tensor(name).span
 
 
 def _vars(x: Fetch) -> set[str]:

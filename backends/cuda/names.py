@@ -12,7 +12,7 @@ protected public register return short signed sizeof static struct switch templa
 unsigned using virtual void volatile while xor"""
 
 # What the printer itself writes into every kernel.
-_OURS = "a e g i p r s v x y lane warp smem shared scratch row0 col0 to live value low high bar page"
+_OURS = "a e g i p r s v x y lane warp smem shared scratch row0 col0 to from left right live value low high bar page"
 
 
 class Names(Identifiers):

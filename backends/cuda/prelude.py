@@ -1,13 +1,14 @@
 """Device functions that generated kernels use: one PTX instruction each, or a few lines over fragments.
 
 Only those that a kernel uses are printed.  Sources: PTX ISA (mbarrier, cp.async.bulk.tensor, wgmma, setmaxnreg, ldmatrix).
-A fragment of an m64nN accumulator holds row 16 w + lane / 4 + 8 i and column 8 j + 2 (lane % 4) + c of the tile in register
-4 j + 2 i + c, w the warp in its warpgroup; i and c are 0 or 1.  An A fragment of 16-bit values is the same in pairs.
 """
 
 from __future__ import annotations
 
 import re
+
+from tilec.backends.cuda.fragment_functions import FRAGMENT_FUNCTIONS
+from tilec.backends.cuda.warp_functions import WARP_FUNCTIONS
 
 TYPES = """struct alignas(64) TensorMap { unsigned long long opaque[16]; };
 
@@ -15,48 +16,51 @@ TYPES = """struct alignas(64) TensorMap { unsigned long long opaque[16]; };
 #define DEVICE __device__ __forceinline__
 """
 
-FUNCTIONS: dict[str, str] = {
-    # ------------------------------------------------------------------ scalars
-    "uniform": """
+FUNCTIONS: dict[str, str] = (
+    FRAGMENT_FUNCTIONS
+    | WARP_FUNCTIONS
+    | {
+        # ------------------------------------------------------------------ scalars
+        "uniform": """
 // The value of lane 0, known to the compiler to be that of the whole warp.
 DEVICE int uniform(int x) { return __shfl_sync(0xffffffff, x, 0); }
 """,
-    "floor_div": """
+        "floor_div": """
 DEVICE int floor_div(int x, int y) { return x / y - (x % y != 0 && (x < 0) != (y < 0)); }
 """,
-    "floor_mod": """
+        "floor_mod": """
 DEVICE int floor_mod(int x, int y) { return x - floor_div(x, y) * y; }
 """,
-    "exp2_": """
+        "exp2_": """
 DEVICE float exp2_(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 """,
-    "log2_": """
+        "log2_": """
 DEVICE float log2_(float x) { float y; asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 """,
-    "tanh_": """
+        "tanh_": """
 DEVICE float tanh_(float x) { float y; asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 """,
-    "bf16_value": """
+        "bf16_value": """
 DEVICE float bf16_value(unsigned short x) { return __uint_as_float((unsigned)x << 16); }
 """,
-    "f16_value": """
+        "f16_value": """
 DEVICE float f16_value(unsigned short x) { float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x)); return y; }
 """,
-    "pack_bf16": """
+        "pack_bf16": """
 DEVICE unsigned pack_bf16(float low, float high) {
   unsigned y;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
   return y;
 }
 """,
-    "pack_f16": """
+        "pack_f16": """
 DEVICE unsigned pack_f16(float low, float high) {
   unsigned y;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
   return y;
 }
 """,
-    "philox": """
+        "philox": """
 // Philox4x32-10 with key (seed low, seed high + offset) and counter (k, q, h, b): upper 24 bits of a word, in [0, 1).
 DEVICE float philox(long long seed, long long offset, unsigned b, unsigned h, unsigned q, unsigned k) {
   unsigned x = k, y = q, z = h, w = b, low = (unsigned)seed, high = (unsigned)(seed >> 32) + (unsigned)offset;
@@ -71,18 +75,18 @@ DEVICE float philox(long long seed, long long offset, unsigned b, unsigned h, un
   return (float)(x >> 8) * 0x1p-24f;
 }
 """,
-    # ------------------------------------------------------------------ shared memory
-    "load_int": """
+        # ------------------------------------------------------------------ shared memory
+        "load_int": """
 DEVICE int load_int(unsigned from) {
   int y;
   asm volatile("ld.shared.s32 %0, [%1];" : "=r"(y) : "r"(from) : "memory");
   return y;
 }
 """,
-    "store_int": """
+        "store_int": """
 DEVICE void store_int(unsigned to, int x) { asm volatile("st.shared.s32 [%0], %1;" ::"r"(to), "r"(x) : "memory"); }
 """,
-    "clear_rows": """
+        "clear_rows": """
 // Zeros in the rows `from` ... ROWS of a tile that lies in panels of 128-byte rows, by a warp.
 template <int ROWS, int PANELS>
 DEVICE void clear_rows(unsigned tile, int from) {
@@ -94,7 +98,7 @@ DEVICE void clear_rows(unsigned tile, int from) {
   }
 }
 """,
-    "load_rows": """
+        "load_rows": """
 // A fragments of the 64 x (16 STEPS) tile at `from`, which lies in panels of 64 columns, 128-byte swizzled.
 template <int STEPS>
 DEVICE void load_rows(unsigned (&a)[4 * STEPS], unsigned from) {
@@ -109,27 +113,27 @@ DEVICE void load_rows(unsigned (&a)[4 * STEPS], unsigned from) {
   }
 }
 """,
-    # ------------------------------------------------------------------ barriers
-    "barrier_init": """
+        # ------------------------------------------------------------------ barriers
+        "barrier_init": """
 DEVICE void barrier_init(unsigned bar, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
 }
 """,
-    "barriers_ready": """
+        "barriers_ready": """
 // Other threads and the TMA unit see the barriers.
 DEVICE void barriers_ready() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   __syncthreads();
 }
 """,
-    "cluster_ready": """
+        "cluster_ready": """
 // Every block of the cluster has its barriers, and the TMA unit sees them.
 DEVICE void cluster_ready() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   asm volatile("barrier.cluster.arrive.aligned;\\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 """,
-    "remote": """
+        "remote": """
 // Where `at` of this block lies in block `rank` of the cluster.
 DEVICE unsigned remote(unsigned at, int rank) {
   unsigned y;
@@ -137,7 +141,7 @@ DEVICE unsigned remote(unsigned at, int rank) {
   return y;
 }
 """,
-    "wait": """
+        "wait": """
 // Until the phase of this parity is complete.
 DEVICE void wait(unsigned bar, int parity) {
   asm volatile(
@@ -151,27 +155,27 @@ DEVICE void wait(unsigned bar, int parity) {
       "}" ::"r"(bar), "r"(parity) : "memory");
 }
 """,
-    "arrive": """
+        "arrive": """
 // One arrival of a warp, after what all its lanes did.
 DEVICE void arrive(unsigned bar) {
   __syncwarp();
   if (threadIdx.x % 32 == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
 """,
-    "arrive_remote": """
+        "arrive_remote": """
 // Arrivals of a thread in another block.  Without .release.cluster, which would fence all memory: no data goes with them.
 DEVICE void arrive_remote(unsigned bar, int rank, int count) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0], %1;" ::"r"(remote(bar, rank)), "r"(count) : "memory");
 }
 """,
-    "arrive_at": """
+        "arrive_at": """
 // Arrivals of a warp on the barrier of block `rank`, after what all its lanes did.
 DEVICE void arrive_at(unsigned bar, int rank, int count = 1) {
   __syncwarp();
   if (threadIdx.x % 32 == 0) arrive_remote(bar, rank, count);
 }
 """,
-    "arrive_everywhere": """
+        "arrive_everywhere": """
 // Arrivals of a warp on the barrier of each block of the cluster: a lane for each.
 template <int BLOCKS>
 DEVICE void arrive_everywhere(unsigned bar, int count = 1) {
@@ -179,7 +183,7 @@ DEVICE void arrive_everywhere(unsigned bar, int count = 1) {
   if (threadIdx.x % 32 < BLOCKS) arrive_remote(bar, threadIdx.x % 32, count);
 }
 """,
-    "send_int": """
+        "send_int": """
 // x to shared memory of each block of the cluster, with one arrival and its bytes on the barrier there.
 template <int BLOCKS>
 DEVICE void send_int(unsigned to, int x, unsigned bar) {
@@ -195,42 +199,42 @@ DEVICE void send_int(unsigned to, int x, unsigned bar) {
   __syncwarp();
 }
 """,
-    "expect": """
+        "expect": """
 // One arrival that makes the phase wait for so many bytes too.
 DEVICE void expect(unsigned bar, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
 }
 """,
-    "named_sync": """
+        "named_sync": """
 DEVICE void named_sync(int bar, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(bar), "r"(threads) : "memory");
 }
 """,
-    "named_arrive": """
+        "named_arrive": """
 DEVICE void named_arrive(int bar, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(bar), "r"(threads) : "memory");
 }
 """,
-    "fence_async_proxy": """
+        "fence_async_proxy": """
 DEVICE void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 """,
-    # ------------------------------------------------------------------ roles and copies
-    "registers_down": """
+        # ------------------------------------------------------------------ roles and copies
+        "registers_down": """
 template <int N>
 DEVICE void registers_down() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
 """,
-    "registers_up": """
+        "registers_up": """
 template <int N>
 DEVICE void registers_up() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
 """,
-    "claim": """
+        "claim": """
 // The next of `tiles` numbers, for all lanes of the warp; those before the number of clusters are taken.  Every tile is
 // followed by one claim, so a launch makes `tiles` of them and leaves the counter as it found it: 0.
 DEVICE int claim(int* counter, int tiles, int cluster = 1) {
   return gridDim.x / cluster + uniform(threadIdx.x % 32 == 0 ? atomicInc((unsigned*)counter, tiles - 1) : 0);
 }
 """,
-    "copy_box": """
+        "copy_box": """
 // One box of the map to shared memory; completes on `bar`.  Outside the tensor: zeros, which count as bytes.
 DEVICE void copy_box(unsigned to, const TensorMap& map, unsigned bar, int x0, int x1, int x2, int x3, int x4) {
   asm volatile(
@@ -241,7 +245,7 @@ DEVICE void copy_box(unsigned to, const TensorMap& map, unsigned bar, int x0, in
       : "memory");
 }
 """,
-    "copy_box_everywhere": """
+        "copy_box_everywhere": """
 // The same to that place of every block of the cluster, each with the bytes on its own barrier.
 template <int BLOCKS>
 DEVICE void copy_box_everywhere(unsigned to, const TensorMap& map, unsigned bar, int x0, int x1, int x2, int x3, int x4) {
@@ -253,67 +257,27 @@ DEVICE void copy_box_everywhere(unsigned to, const TensorMap& map, unsigned bar,
       : "memory");
 }
 """,
-    # ------------------------------------------------------------------ fragments
-    "row_of": """
-// Which of the thread's two rows register e belongs to.
-DEVICE constexpr int row_of(int e) { return e / 2 % 2; }
-""",
-    "column_of": """
-// Column of register e, less the thread's first.
-DEVICE constexpr int column_of(int e) { return e / 4 * 8 + e % 2; }
-""",
-    "by_rows": """
-// Register number x of a fragment of N, when all of row 0 come before those of row 1.
-template <int N>
-DEVICE constexpr int by_rows(int x) { return x % (N / 2) / 2 * 4 + x / (N / 2) * 2 + x % 2; }
-""",
-    "row_max": """
-// Of the thread's part of row i: four chains.
-template <int N>
-DEVICE float row_max(const float (&x)[N], int i) {
-  float y[4] = {x[2 * i], x[2 * i + 1], x[2 * i + 4], x[2 * i + 5]};
-#pragma unroll
-  for (int j = 2; j < N / 4; ++j) {
-    y[j % 2 * 2] = fmaxf(y[j % 2 * 2], x[4 * j + 2 * i]);
-    y[j % 2 * 2 + 1] = fmaxf(y[j % 2 * 2 + 1], x[4 * j + 2 * i + 1]);
-  }
-  return fmaxf(fmaxf(y[0], y[1]), fmaxf(y[2], y[3]));
-}
-""",
-    "row_sum": """
-// Of the first GROUPS pairs of the thread's part of row i: four chains.
-template <int GROUPS, int N>
-DEVICE float row_sum(const float (&x)[N], int i) {
-  if constexpr (GROUPS == 1) return x[2 * i] + x[2 * i + 1];
-  float y[4] = {x[2 * i], x[2 * i + 1], x[2 * i + 4], x[2 * i + 5]};
-#pragma unroll
-  for (int j = 2; j < GROUPS; ++j) {
-    y[j % 2 * 2] += x[4 * j + 2 * i];
-    y[j % 2 * 2 + 1] += x[4 * j + 2 * i + 1];
-  }
-  return (y[0] + y[1]) + (y[2] + y[3]);
-}
-""",
-    "quad_max": """
+        # ------------------------------------------------------------------ fragments
+        "quad_max": """
 DEVICE float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
   return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
 }
 """,
-    "quad_sum": """
+        "quad_sum": """
 DEVICE float quad_sum(float x) {
   x += __shfl_xor_sync(0xffffffff, x, 1);
   return x + __shfl_xor_sync(0xffffffff, x, 2);
 }
 """,
-    "pin": """
+        "pin": """
 // What follows stays behind x: a store that is never made, but that the assembler must take for possible.  It moves a
 // wait for products above arithmetic, and above a store under its own predicate, but not above one behind a branch.
 DEVICE void pin(float x, unsigned scratch) {
   if (x < 0.0f) asm volatile("st.shared.f32 [%0], %1;" ::"r"(scratch), "f"(x) : "memory");
 }
 """,
-    "quad_transpose": """
+        "quad_transpose": """
 // x[y] of lane z of a quad becomes x[z] of lane y.
 DEVICE void quad_transpose(unsigned (&x)[4]) {
   const bool odd = threadIdx.x & 1, upper = threadIdx.x & 2;
@@ -329,7 +293,7 @@ DEVICE void quad_transpose(unsigned (&x)[4]) {
   }
 }
 """,
-    "store_16": """
+        "store_16": """
 DEVICE void store_16(unsigned short* to, const unsigned (&x)[4]) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
                :
@@ -337,13 +301,13 @@ DEVICE void store_16(unsigned short* to, const unsigned (&x)[4]) {
                : "memory");
 }
 """,
-    "store_8": """
+        "store_8": """
 DEVICE void store_8(float* to, float x, float y) {
   asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x), "f"(y) : "memory");
 }
 """,
-    # ------------------------------------------------------------------ matrix products
-    "descriptor": """
+        # ------------------------------------------------------------------ matrix products
+        "descriptor": """
 // Of a 128-byte swizzled operand in shared memory: 8 rows are 1024 bytes; `panel` bytes between panels of 64 columns.
 // `uniform`: what the assembler cannot prove equal in a warp it keeps in each thread's registers, and then moves to
 // uniform ones for every product anew, 6 instructions each.
@@ -352,7 +316,7 @@ DEVICE unsigned long long descriptor(unsigned at, unsigned panel) {
   return low | 64ull << 32 | 1ull << 62;
 }
 """,
-    "settle": """
+        "settle": """
 // Registers of products: nothing that reads or writes them moves across here.
 template <int N>
 DEVICE void settle(float (&x)[N]) {
@@ -360,17 +324,18 @@ DEVICE void settle(float (&x)[N]) {
   for (int e = 0; e < N; ++e) asm volatile("" : "+f"(x[e])::"memory");
 }
 """,
-    "products_begin": """
+        "products_begin": """
 DEVICE void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 """,
-    "products_commit": """
+        "products_commit": """
 DEVICE void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 """,
-    "products_pending": """
+        "products_pending": """
 template <int N>
 DEVICE void products_pending() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
 """,
-}
+    }
+)
 
 
 def prelude(body: str, products: dict[str, str]) -> str:

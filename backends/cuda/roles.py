@@ -7,7 +7,7 @@ other than scalar arithmetic and control flow has its text in the program as a c
 
 from __future__ import annotations
 
-from tilec.backends.cuda import copies, fragments, mma
+from tilec.backends.cuda import copies, cp_async, fragments, mma, mma_sync
 from tilec.backends.cuda.expressions import CPP, SCALAR
 from tilec.backends.cuda.shared import arrivals, unit_of, warps_of
 from tilec.backends.cuda.writer import Writer
@@ -41,8 +41,7 @@ SEGMENTS = {"all": "every tile, masked", "left": "masked", "full": "no mask", "r
 def body(w: Writer, depth: int) -> None:
     """All of a role, from its register tiles on.  Raises ValueError for statements that the cuda backend does not print."""
     for b in w.role.buffers:
-        kind = "float" if b.dtype == "f32" else "unsigned"
-        w.line(depth, f"{kind} {w.x.names.buffer(b.name)}[{w.registers(b)}];")
+        w.line(depth, f"{w.holds(b)} {w.x.names.buffer(b.name)}[{w.registers(b)}];")
     block(w, w.role.body, depth, frozenset() if w.role.var is None else frozenset({w.role.var}))
 
 
@@ -83,10 +82,16 @@ def statement(w: Writer, s: Stmt, depth: int) -> None:
             fragments.load(w, s, depth)
         case Store():
             fragments.store(w, s, depth)
+        case Mma() if w.role.unit == "warp":
+            mma_sync.mma(w, s, depth)
         case Mma():
             mma.mma(w, s, depth)
+        case Await(cp_async.QUEUE, pending):
+            cp_async.await_(w, pending, depth)
         case Await():
             mma.await_(w, s, depth)
+        case Copy() if s.queue == cp_async.QUEUE:
+            cp_async.copy(w, s, depth)
         case Copy():
             copies.copy(w, s, depth)
         case Wait(bar, parity):

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from tilec.ir.axes import constant, stage_bytes
 from tilec.ir.nodes import Arrive, Barrier, Buffer, Copy, Program, Role, Send, Stmt, Sync, walk
 
-ATOM = 1024  # bytes: eight swizzled rows; a panel's rows start at its multiples
+ROWS = 8  # of a swizzle's period; a panel's rows start at multiples of so many of them
+WIDEST = 128  # bytes of a row of a panel
 WARPS = {"warp": 1, "warpgroup": 4}
 
 
@@ -41,7 +42,7 @@ def place(program: Program) -> SharedMemory:
         if b.alias is not None:
             raise ValueError(f"{b.name}: the cuda backend does not reuse memory yet")
         stage = stage_bytes(b, constants)
-        align = ATOM if b.axes else 4
+        align = ROWS * _width(b) if b.axes else 4
         start = -(-out.total // align) * align
         if stage % align:
             raise ValueError(f"a stage of {b.name} is {stage} bytes, which is no multiple of {align}")
@@ -61,6 +62,12 @@ def place(program: Program) -> SharedMemory:
     out.scratch = out.total
     out.total += 8
     return out
+
+
+def _width(b: Buffer) -> int:
+    """Bytes of a row of a swizzled panel."""
+    width = dict(b.layout.params).get("bytes") if b.layout is not None else None
+    return width if isinstance(width, int) else WIDEST
 
 
 def extent(b: Buffer, axis: int, constants: dict[str, int]) -> int:

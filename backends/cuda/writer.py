@@ -66,18 +66,35 @@ class Writer:
     def size(self, b: Buffer, axis: int) -> int:
         return extent(b, axis, dict(self.kernel.program.tile))
 
+    @property
+    def rows(self) -> int:
+        """Rows of a register tile that a thread has a part of: two for each 16 rows that a warp multiplies."""
+        return self.x.rows
+
     def registers(self, b: Buffer) -> int:
         """32-bit registers of a thread that hold a register buffer.  Raises ValueError for a form that fragments do not have."""
         axes = tuple(a.name for a in b.axes)
-        if len(axes) == 1 and axes[0] == self.row and b.dtype == "f32":
-            return 2
-        if len(axes) == 2 and axes[0] == self.row and self.size(b, 0) == 64 and b.stages == 1:
+        if len(axes) == 1 and axes[0] == self.row and (b.dtype == "f32" or self.role.unit == "warp"):
+            return self.rows
+        if len(axes) == 1 and self.role.unit == "warp" and self.size(b, 0) % 8 == 0:
+            return self.size(b, 0) // 4
+        height = 8 * self.rows * (4 if self.role.unit == "warpgroup" else 1)
+        if len(axes) == 2 and axes[0] == self.row and self.size(b, 0) == height and b.stages == 1:
             columns, operand = self.size(b, 1), dict(b.layout.params).get("operand") if b.layout else None
-            if operand == "C" and b.dtype == "f32" and columns % 8 == 0 and columns <= 256:
-                return columns // 2
+            held = b.dtype == "f32" or self.role.unit == "warp"
+            if operand == "C" and held and columns % 8 == 0 and columns <= 256:
+                return self.rows * columns // 4
             if operand == "A" and b.dtype in ("bf16", "f16") and columns % 16 == 0:
-                return columns // 4
-        raise ValueError(f"register buffer {b.name} is no fragment of a 64-row product, and no value per row of one")
+                return self.rows * columns // 8
+        raise ValueError(
+            f"register buffer {b.name} is no fragment of a {height}-row product, and no value per row of one"
+        )
+
+    def holds(self, b: Buffer) -> str:
+        """C++ type of a register buffer's elements: pairs of 16-bit values in an operand, else one value each."""
+        if b.layout is not None and dict(b.layout.params).get("operand") == "A":
+            return "unsigned"
+        return "float" if b.dtype in ("f32", "bf16", "f16") else "int"
 
     def barrier(self, bar: Bar) -> tuple[Barrier, str]:
         """An mbarrier and its shared address, or a named barrier and its number."""

@@ -5,7 +5,8 @@ of its key loops set; feature guards (`iota(d) < 128`) stay only where the tile 
 the order of accumulation alone.
 
     PAD       `exact`: a feature tile has its extent.  `steps`: one that a product contracts is padded to whole steps of a matrix
-              instruction, with zeros.  `power`: each is padded to a power of two of at least 16, as Triton needs
+              instruction, with zeros; `all`: so are the others.  `power`: each is padded to a power of two of at least 16, as
+              Triton needs
 
 Who decides, first match wins: a `tile`, `stages` or `warps` line; the tuning record (`tune.record`) among what `tune` lines
 allow; the target's cost model (`tune.model`).  What was chosen and by whom is a note in the program.
@@ -21,7 +22,7 @@ from tilec.ir.build import all_of
 from tilec.ir.expr import TRUE, Expr, Int, Iota, Op, Var, transform
 from tilec.ir.nodes import For, Program, Stmt, map_exprs, rewrite
 
-Padding = Literal["exact", "steps", "power"]
+Padding = Literal["exact", "steps", "all", "power"]
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def _feature_tile(attn: Attention, name: str, extent: int, pad: Padding) -> int:
     match pad:
         case "power":
             return padded(extent, depth(attn, name))
-        case "steps" if name in attn.contracted:
+        case "steps" | "all" if pad == "all" or name in attn.contracted:
             step = depth(attn, name)
             return -(-extent // step) * step
         case _:

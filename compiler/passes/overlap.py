@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 from tilec.dsl.faults import ScheduleFault
 from tilec.ir.axes import constant
-from tilec.ir.build import any_of, compare, minimum, sub, where
+from tilec.ir.build import minimum, sub
 from tilec.ir.expr import Expr, Float, Op, Read, Var, substitute, walk
 from tilec.ir.nodes import (
     Await,
@@ -42,6 +42,7 @@ from tilec.ir.nodes import (
 )
 from tilec.ir.nodes import walk as statements
 from tilec.passes.first_step import first_step
+from tilec.passes.parts import extent
 from tilec.passes.scope import fresh, key_axes
 
 QUEUE = "wgmma"
@@ -126,7 +127,7 @@ class _Overlap:
                 tuple(_at(s, general.var, self.first) for s in (*whole.softmax, *whole.pack, *whole.rescale)), starts
             ),
         )
-        some, last = _extent(loops)
+        some, last = extent(loops)
         steps = tuple(self.loop(x, whole, gather, x.hi is last) for x in reversed(loops))
         return (
             Let(self.first.name, sub(last, 1)),
@@ -235,18 +236,3 @@ def _starts(before: tuple[Stmt, ...]) -> dict[Expr, Expr]:
             if isinstance(s.value, Float):
                 known[Read(s.dst.buffer)] = s.value
     return known
-
-
-def _extent(loops: tuple[For, ...]) -> tuple[Expr, Expr]:
-    """Whether any loop has a tile, and the end of the last one that has: rule EMPTY."""
-    parts: list[list[For]] = []
-    for loop in loops:
-        if parts and loop.lo is parts[-1][-1].hi:
-            parts[-1].append(loop)
-        else:
-            parts.append([loop])
-    some = [compare("<", part[0].lo, part[-1].hi) for part in parts]
-    end: Expr = parts[0][-1].hi
-    for part, condition in zip(parts[1:], some[1:], strict=True):
-        end = where(condition, part[-1].hi, end)
-    return any_of(*some), end

@@ -5,7 +5,8 @@ product reads or writes, and the sums as notes.  No result changes.
 
     SWIZZLE   rows of a shared tile are panels of 128 bytes along the last axis, 16-byte chunks exchanged within them, as
               wgmma's descriptors and tensor maps both can (PTX ISA, wgmma, shared memory matrix layout; `swizzle(bytes, major)`).
-              The last panel is whole even where the tile fills a part of it: `columns` is what there is room for
+              The last panel is whole even where the tile fills a part of it: `columns` is what there is room for.  Where warps
+              copy for themselves, panels may also be of 64 or 32 bytes, and fill the tile
     FRAGMENT  accumulators and first operands lie over lanes as wgmma has them (PTX ISA, register fragments); of an accumulator
               rounded to 16 bits, that is the operand's layout, so weights become an operand without moving between lanes
     REUSE     a tile that is computed element by element from one nobody reads again takes its place: weights that of scores
@@ -37,6 +38,7 @@ from tilec.ir.nodes import (
     Role,
     Slot,
     Stmt,
+    Unit,
     blocks,
     map_exprs,
     rewrite,
@@ -46,11 +48,12 @@ from tilec.passes.scope import key_axes
 from tilec.passes.tidy import read
 from tilec.targets import target
 
-WARPGROUP = 128  # threads
+WARP = 32  # threads
+THREADS: dict[Unit, int] = {"warpgroup": 4 * WARP, "warp": WARP}
+QUAD = 4  # threads that share a row
 REGISTER = 4  # bytes
 RESERVE = 16
 BARRIER = 8
-PANEL = 128  # bytes
 DEPTH = 32  # bytes of one step of a product along its contracted axis
 COLUMNS, WIDEST = 8, 256
 PARTS = Layout("parts", (("lanes", 4),))  # of a quad: PTX ISA, wgmma, register fragments
@@ -61,7 +64,10 @@ def place_buffers(program: Program) -> Program:
     _, k = key_axes(program)
     program = program.with_(roles=tuple(_reused(r, k) for r in program.roles))
     constants = dict(program.tile)
-    shared = tuple(replace(b, layout=_swizzle(b, dict(buffer_lanes((b,), constants))[b.name])) for b in program.buffers)
+    whole = any(r.unit == "warpgroup" for r in program.roles)
+    shared = tuple(
+        replace(b, layout=_swizzle(b, dict(buffer_lanes((b,), constants))[b.name], whole)) for b in program.buffers
+    )
     notes = [_shared_note(program.with_(buffers=shared), constants)]
     roles = []
     for role in program.roles:
@@ -75,14 +81,15 @@ def place_buffers(program: Program) -> Program:
     return program.with_(buffers=shared, roles=tuple(roles), notes=(*program.notes, *notes))
 
 
-def _swizzle(b: Buffer, lanes: Lanes) -> Layout | None:
-    """Rule SWIZZLE."""
+def _swizzle(b: Buffer, lanes: Lanes, whole: bool) -> Layout | None:
+    """Rule SWIZZLE; `whole`: the last panel is of 128 bytes too, else panels are as wide as divides the tile."""
     if not lanes:
         return None
     axis, size = lanes[-1]
-    panel = PANEL // BYTES[b.dtype]
+    width = next((n for n in (128, 64, 32) if whole or size * BYTES[b.dtype] % n == 0), 16)
+    panel = width // BYTES[b.dtype]
     room = -(-size // panel) * panel
-    return Layout("swizzle", (("bytes", PANEL), ("major", axis), *((("columns", room),) if room != size else ())))
+    return Layout("swizzle", (("bytes", width), ("major", axis), *((("columns", room),) if room != size else ())))
 
 
 def _fragments(role: Role, shared: tuple[Buffer, ...], lanes: dict[str, Lanes]) -> dict[str, Layout]:
@@ -96,10 +103,12 @@ def _fragments(role: Role, shared: tuple[Buffer, ...], lanes: dict[str, Lanes]) 
             continue
         columns = next(n for axis, n in lanes[s.dst.buffer] if axis not in dict(lanes[s.a.buffer]))
         depth = DEPTH // BYTES[everywhere[s.b.buffer]]
-        _check_shape(s, lanes, columns, depth)
+        if role.unit == "warpgroup":
+            _check_shape(s, lanes, columns, depth)
+        shape = f"m64n{columns}k{depth}" if role.unit == "warpgroup" else f"m16n{COLUMNS}k{depth}"
         for operand, x in (("C", s.dst), ("A", s.a)):
             if x.buffer in own:
-                layout = Layout("fragment", (("mma", f"m64n{columns}k{depth}"), ("operand", operand)))
+                layout = Layout("fragment", (("mma", shape), ("operand", operand)))
                 out.setdefault(x.buffer, layout)
                 if operand == "C":
                     shapes.setdefault(lanes[x.buffer], layout)
@@ -220,16 +229,19 @@ def _shared_note(program: Program, constants: dict[str, int]) -> str:
 
 
 def register_words(role: Role, lanes: dict[str, Lanes]) -> tuple[tuple[str, int], ...]:
-    """Registers of a consumer's thread that each of its tiles takes, and its rows together: a thread of a warpgroup has two
-    rows, whose values its quad shares out.  Empty without tiles."""
+    """Registers of a consumer's thread that each of its tiles takes, and its rows together: a thread has two rows of each 16
+    that its warp multiplies, whose values its quad shares out.  Empty without tiles."""
+    threads = THREADS.get(role.unit, WARP)
+    rounded = _rounded(role) if role.unit == "warp" else set()
     parts = []
     for b in role.buffers:
         size = prod(n for _, n in lanes[b.name]) * BYTES[b.dtype]
-        if len(lanes[b.name]) > 1:
-            parts.append((b.name, -(-size // (WARPGROUP * REGISTER))))
+        if len(lanes[b.name]) > 1 and b.name not in rounded:
+            parts.append((b.name, -(-size // (threads * REGISTER))))
     steps = [s for loop in statements(role.body) if isinstance(loop, For) for s in loop.body]
     carried = read(tuple(steps)) | {s.dst.buffer for s in statements(tuple(steps)) if isinstance(s, Compute)}
-    rows = 2 * sum(len(lanes[b.name]) == 1 and b.name in carried for b in role.buffers)
+    tall = max((lanes[b.name][0][1] for b in role.buffers if len(lanes[b.name]) > 1), default=0)
+    rows = tall * QUAD // threads * sum(len(lanes[b.name]) == 1 and b.name in carried for b in role.buffers)
     return (*parts, ("rows", rows)) if role.buffers else ()
 
 
@@ -241,6 +253,21 @@ def _register_note(role: Role, lanes: dict[str, Lanes]) -> str:
     terms = " + ".join(f"{name} {n}" for name, n in parts)
     text = f"{terms} = {total} registers of {role.registers}, which leave {RESERVE} for addresses and counters"
     if total + RESERVE > role.registers:
-        hint = "smaller tiles of keys, more warpgroups, or queries in shared memory"
+        more = (
+            "more warpgroups, or queries in shared memory"
+            if role.unit == "warpgroup"
+            else "or fewer rows for each warp"
+        )
+        hint = f"smaller tiles of keys, {more}"
         raise ScheduleFault("E0812", f"the tiles of {role.name} do not fit in registers", note=text, hint=hint)
     return text
+
+
+def _rounded(role: Role) -> set[str]:
+    """Operands that are a tile rounded: between synchronous products each takes the place of what it is rounded from, bit by
+    bit."""
+    return {
+        s.dst.buffer
+        for s in statements(role.body)
+        if isinstance(s, Compute) and isinstance(s.value, Read) and s.value.stage is None and not s.dst.windows
+    }

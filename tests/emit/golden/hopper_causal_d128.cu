@@ -12,6 +12,43 @@ struct alignas(64) TensorMap { unsigned long long opaque[16]; };
 #define INF __int_as_float(0x7f800000)
 #define DEVICE __device__ __forceinline__
 
+// Which of the thread's R rows register e belongs to.
+template <int R = 2>
+DEVICE constexpr int row_of(int e) { return e / 2 % R; }
+
+// Column of register e, less the thread's first.
+template <int R = 2>
+DEVICE constexpr int column_of(int e) { return e / (2 * R) * 8 + e % 2; }
+
+// Register number x of a fragment of N, when all of row 0 come before those of row 1.
+template <int N>
+DEVICE constexpr int by_rows(int x) { return x % (N / 2) / 2 * 4 + x / (N / 2) * 2 + x % 2; }
+
+// Of the thread's part of row i: four chains.
+template <int R = 2, int N>
+DEVICE float row_max(const float (&x)[N], int i) {
+  float y[4] = {x[2 * i], x[2 * i + 1], x[2 * i + 2 * R], x[2 * i + 2 * R + 1]};
+#pragma unroll
+  for (int j = 2; j < N / (2 * R); ++j) {
+    y[j % 2 * 2] = fmaxf(y[j % 2 * 2], x[2 * R * j + 2 * i]);
+    y[j % 2 * 2 + 1] = fmaxf(y[j % 2 * 2 + 1], x[2 * R * j + 2 * i + 1]);
+  }
+  return fmaxf(fmaxf(y[0], y[1]), fmaxf(y[2], y[3]));
+}
+
+// Of the first GROUPS pairs of the thread's part of row i: four chains.
+template <int GROUPS, int R = 2, int N>
+DEVICE float row_sum(const float (&x)[N], int i) {
+  if constexpr (GROUPS == 1) return x[2 * i] + x[2 * i + 1];
+  float y[4] = {x[2 * i], x[2 * i + 1], x[2 * i + 2 * R], x[2 * i + 2 * R + 1]};
+#pragma unroll
+  for (int j = 2; j < GROUPS; ++j) {
+    y[j % 2 * 2] += x[2 * R * j + 2 * i];
+    y[j % 2 * 2 + 1] += x[2 * R * j + 2 * i + 1];
+  }
+  return (y[0] + y[1]) + (y[2] + y[3]);
+}
+
 // The value of lane 0, known to the compiler to be that of the whole warp.
 DEVICE int uniform(int x) { return __shfl_sync(0xffffffff, x, 0); }
 
@@ -107,41 +144,6 @@ DEVICE void copy_box(unsigned to, const TensorMap& map, unsigned bar, int x0, in
       :
       : "r"(to), "l"(&map), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(bar)
       : "memory");
-}
-
-// Which of the thread's two rows register e belongs to.
-DEVICE constexpr int row_of(int e) { return e / 2 % 2; }
-
-// Column of register e, less the thread's first.
-DEVICE constexpr int column_of(int e) { return e / 4 * 8 + e % 2; }
-
-// Register number x of a fragment of N, when all of row 0 come before those of row 1.
-template <int N>
-DEVICE constexpr int by_rows(int x) { return x % (N / 2) / 2 * 4 + x / (N / 2) * 2 + x % 2; }
-
-// Of the thread's part of row i: four chains.
-template <int N>
-DEVICE float row_max(const float (&x)[N], int i) {
-  float y[4] = {x[2 * i], x[2 * i + 1], x[2 * i + 4], x[2 * i + 5]};
-#pragma unroll
-  for (int j = 2; j < N / 4; ++j) {
-    y[j % 2 * 2] = fmaxf(y[j % 2 * 2], x[4 * j + 2 * i]);
-    y[j % 2 * 2 + 1] = fmaxf(y[j % 2 * 2 + 1], x[4 * j + 2 * i + 1]);
-  }
-  return fmaxf(fmaxf(y[0], y[1]), fmaxf(y[2], y[3]));
-}
-
-// Of the first GROUPS pairs of the thread's part of row i: four chains.
-template <int GROUPS, int N>
-DEVICE float row_sum(const float (&x)[N], int i) {
-  if constexpr (GROUPS == 1) return x[2 * i] + x[2 * i + 1];
-  float y[4] = {x[2 * i], x[2 * i + 1], x[2 * i + 4], x[2 * i + 5]};
-#pragma unroll
-  for (int j = 2; j < GROUPS; ++j) {
-    y[j % 2 * 2] += x[4 * j + 2 * i];
-    y[j % 2 * 2 + 1] += x[4 * j + 2 * i + 1];
-  }
-  return (y[0] + y[1]) + (y[2] + y[3]);
 }
 
 DEVICE float quad_max(float x) {
