@@ -19,6 +19,7 @@ compile for; the runtime computes them once per call shape and keeps those that 
               strides not 0
     unit      the last dimension of every param, bias and sink is contiguous
     round     the rows and keys that memory holds are multiples of 16
+    short     memory holds at most 64 query rows of each sequence
 
 A variant without a feature must be correct for every legal call; a feature only permits faster code.
 
@@ -49,7 +50,12 @@ if TYPE_CHECKING:
     from tilec.ir.attention import Attention
     from tilec.schedule import Schedule
 
-Feature = Literal["aligned", "unit", "round"]
+Feature = Literal["aligned", "unit", "round", "short"]
+
+
+def usual(features: frozenset[str]) -> frozenset[str]:
+    """Those of `features` that calls of many rows in well-aligned tensors have."""
+    return features - {"short"}
 
 
 @dataclass(frozen=True)

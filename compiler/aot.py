@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tilec.backends.base import Artifact, Variant
+from tilec.backends.base import Artifact, Variant, usual
 from tilec.backends.runtime.cache import Store
 from tilec.backends.runtime.module import digest
 from tilec.backends.runtime.settings import settings
@@ -50,7 +50,7 @@ def compile_all(spec: Spec, attn: Attention, target: str, backend: str | None = 
         raise TargetFault("E0905", message, note="tiles need them as numbers", hint=f"add {wanted}")
     chosen = settings()
     compiler = Compiler(spec, attn, backend or chosen.backend, Store(chosen.cache, chosen.lock_wait))
-    best = compiler.artifact(target, Variant((), compiler.features(target)))
+    best = compiler.artifact(target, Variant((), usual(compiler.features(target))))
     try:
         general = compiler.artifact(target, Variant())
     except (Fault, Faults):  # a schedule or a backend that serves no other tensors than the best artifact does

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilec.backends.base import backend as half
+from tilec.backends.base import usual
 from tilec.backends.runtime.settings import settings
 from tilec.frontend import Spec
 from tilec.ir.attention import Attention
@@ -54,7 +55,7 @@ def lowering(spec: Spec, attn: Attention, target: str, backend: str | None = Non
     schedule = spec.schedule(attn.name, target)
 
     def attempt(b: Backend) -> tuple[str, Sequence[tuple[str, Program]]]:
-        features = half(b.name).features
+        features = usual(half(b.name).features)
         if b.name != "cuda":
             return b.name, routed(attn, target, schedule, b.name, features=features).passes
         kept = compiler.compiled(half(b.name), attn, target, Variant((), features)).sources[PROGRAM]

@@ -1,5 +1,6 @@
 """Passes that follow `map_blocks` for native Hopper kernels, as a list to read, and the way from an Attention through them.
 
+pack_rows        (before `map_blocks`, where calls have few queries) heads that share a key head as rows of one tile
 use_boxes        loads that the tensor memory accelerator can do
 write_positions  positions as arithmetic
 row_values       what a row's store divides by, once
@@ -30,6 +31,7 @@ from tilec.passes.map_blocks import map_blocks
 from tilec.passes.names import distinct_indices
 from tilec.passes.online_softmax import online_softmax
 from tilec.passes.overlap import COLUMNS, ROWS_OF_A_THREAD, Pipeline, overlap
+from tilec.passes.pack_rows import group_of, pack_rows
 from tilec.passes.pair_heads import PAIR, pair_heads, pairable
 from tilec.passes.place_buffers import place_buffers
 from tilec.passes.prove_mask import prove_mask
@@ -96,22 +98,25 @@ def inputs(program: Program) -> frozenset[str]:
 Trail = tuple[tuple[str, Program], ...]  # (pass, program after it), in order
 
 
-def lower_native(attn: Attention, target: str, schedule: Schedule | None = None) -> Program:
+def lower_native(attn: Attention, target: str, schedule: Schedule | None = None, *, short: bool = False) -> Program:
     """The first program of `programs`.
 
     Raises Faults (E08, E09) for a schedule, a dtype or a target that native kernels do not take, and ScheduleFault for a
     kernel without a shape that fits, with what its first shape lacks."""
-    return next(programs(attn, target, schedule))
+    return next(programs(attn, target, schedule, short=short))
 
 
-def programs(attn: Attention, target: str, schedule: Schedule | None = None) -> Iterator[Program]:
-    """Lowered programs whose tiles fit, the fastest that was measured first.  Raises as `lower_native`."""
-    return (trail[-1][1] for trail in trails(attn, target, schedule))
+def programs(
+    attn: Attention, target: str, schedule: Schedule | None = None, *, short: bool = False
+) -> Iterator[Program]:
+    """Lowered programs whose tiles fit, the fastest that was measured first; `short`: for calls of few queries, where heads
+    share tiles, and what the schedule leaves free is one warpgroup at first.  Raises as `lower_native`."""
+    return (trail[-1][1] for trail in trails(attn, target, schedule, short=short))
 
 
-def trails(attn: Attention, target: str, schedule: Schedule | None = None) -> Iterator[Trail]:
+def trails(attn: Attention, target: str, schedule: Schedule | None = None, *, short: bool = False) -> Iterator[Trail]:
     """How each of `programs` came about."""
-    case = native_case(attn, target, schedule)
+    case = native_case(attn, target, schedule, short=short)
     front = sequential(case)
     first: ScheduleFault | None = None
     found = False
@@ -119,7 +124,7 @@ def trails(attn: Attention, target: str, schedule: Schedule | None = None) -> It
     if warp_wide(case.target):
         shapes = (partial(ampere.shaped, case=case, point=p) for p in ampere.points(attn, case.target, case.schedule))
     else:
-        shapes = (partial(_shaped, case=case, point=p) for p in points(attn, case.schedule, user_rows()))
+        shapes = (partial(_shaped, case=case, point=p) for p in _points(case))
     for shaped in shapes:
         try:
             trail = (*front, *shaped(front[-1][1]))
@@ -142,7 +147,26 @@ def program_at(attn: Attention, target: str, schedule: Schedule | None, point: P
     return program
 
 
-def native_case(attn: Attention, target: str, schedule: Schedule | None) -> Case:
+def grouped(case: Case) -> bool:
+    """Whether heads that share a key head share a tile: in calls of few queries, unless CTAs share keys."""
+    return "short" in case.features and case.schedule.cluster is None and group_of(case.attn) is not None
+
+
+def _points(case: Case) -> Iterator[Point]:
+    """Those of the tuning table; for few queries tiles of 64 rows come first, unless a group of heads fills more."""
+    attn, s = case.attn, case.schedule
+    found = points(attn, s, user_rows())
+    group = group_of(attn)
+    if "short" not in case.features or s.tile or s.choices or s.warps or (group is not None and group.room > ROWS):
+        yield from found
+        return
+    first = next(found)
+    yield replace(first, warpgroups=1, turns=False)
+    yield first
+    yield from found
+
+
+def native_case(attn: Attention, target: str, schedule: Schedule | None, *, short: bool = False) -> Case:
     """What decides.  Raises the faults of `lower_native` that do not depend on shapes."""
     machine, schedule = target_of(target), schedule or EMPTY
     backend = machine.backend("cuda")
@@ -152,7 +176,7 @@ def native_case(attn: Attention, target: str, schedule: Schedule | None) -> Case
         raise TargetFault("E0914", message, note=note, hint="sm80, sm89 and sm90 have them")
     check_target(attn, machine)
     check_schedule(attn, schedule, machine, backend)
-    return Case(attn, machine, backend, schedule, frozenset({"aligned"}))
+    return Case(attn, machine, backend, schedule, frozenset({"aligned", "short"} if short else {"aligned"}))
 
 
 def sequential(case: Case) -> Trail:
@@ -170,13 +194,16 @@ def _shaped(program: Program, case: Case, point: Point) -> Iterator[tuple[str, P
     options, heads = options_of(case, point), pairable(attn)
     choice = Choice(options.rows, point.keys, None, None, point.by)
     order = replace(block_map(case), units=None)
-    pairing: tuple[Pass, ...] = ()
+    packing: tuple[Pass, ...] = ()
     if options.pairs == "heads" and heads is not None:
-        pairing = (("pair_heads", lambda p: pair_heads(p, heads)),)
+        packing = (("pair_heads", lambda p: pair_heads(p, heads)),)
         order = replace(order, sharing=max(1, order.sharing // PAIR))
+    elif grouped(case):
+        packing = (("pack_rows", lambda p: tidy(pack_rows(p, attn))),)
+        order = replace(order, sharing=1)
     rest: tuple[Pass, ...] = (
         ("choose_tiles", lambda p: choose_tiles(p, attn, choice, pad="steps")),
-        *pairing,
+        *packing,
         ("map_blocks", lambda p: tidy(map_blocks(p, order))),
         *hopper_passes(options),
     )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 PROGRAM = "program.tile_ir"
 ALIGNED: frozenset[Feature] = frozenset({"aligned"})  # what tensor maps and 16-byte stores need of every call
+SHORT: frozenset[Feature] = frozenset({"short"})  # few queries: heads that share a key head share a tile
 TRIES = 4  # programs given to the assembler before its complaint is the user's
 
 
@@ -25,7 +26,7 @@ class Cuda:
     """Compiles by printing CUDA C++ of a native program.  Needs no device; machine code is made here."""
 
     name = "cuda"
-    features = ALIGNED
+    features = ALIGNED | SHORT
 
     def check(self, attn: Attention, target: str, features: frozenset[str]) -> None:
         """What `limits` refuses, and calls whose tensors are not aligned."""
@@ -60,7 +61,7 @@ class Cuda:
 
         self.check(attn, target, variant.features)
         first: TargetFault | None = None
-        for program in islice(programs(attn, target, schedule), TRIES):
+        for program in islice(programs(attn, target, schedule, short=variant.features >= SHORT), TRIES):
             try:
                 printed = emit(program)
             except ValueError as lacking:
@@ -103,7 +104,9 @@ def _artifact(program: Program, printed: Printed, variant: Variant, arch: str | 
     metadata = {
         "function": printed.function,
         "arguments": [[p.name, p.kind, p.of, p.dimension] for p in printed.parameters],
-        "boxes": {p.name: asdict(p.box) for p in printed.parameters if p.box is not None},
+        "boxes": {
+            p.name: {**asdict(p.box), "heads": list(p.box.heads)} for p in printed.parameters if p.box is not None
+        },
         "tensors": {t.name: [t.mode, t.dtype, len(t.dims)] for t in program.tensors},
         "tile": dict(program.tile),
         "extents": list(program.extents),

@@ -4,6 +4,7 @@ A tile of 16-bit values lies in panels of 64 columns (128 bytes), 128-byte swizz
 box of a rank-5 map over (64 columns, rows, panels, other dimensions); another one panel by panel, in boxes of a map over
 (columns, rows, other dimensions).  What is outside the tensor is filled with zeros, which count as bytes.
 
+Rows that are positions of several heads come in boxes with the heads before the positions.
 A tile in pages comes in such boxes of the rows that lie in one page for certain: each lane looks one up and copies its boxes.
 """
 
@@ -17,6 +18,7 @@ from tilec.backends.cuda.writer import Box, Writer
 from tilec.ir.axes import constant, stage_bytes
 from tilec.ir.build import add, conjuncts, floordiv, mul, sub
 from tilec.ir.expr import ZERO, Expr, Float, Int, Iota, Op, Read, Var, transform, walk
+from tilec.ir.groups import groups_of
 from tilec.ir.nodes import Buffer, Compute, Copy
 from tilec.ir.pages import Pages, at_lane, pages_of
 
@@ -50,19 +52,20 @@ def copy(w: Writer, s: Copy, depth: int) -> None:
                 f"{s.signal.name} is not completed by an equal part of {tile.name} from each CTA of the cluster"
             )
         function = f"copy_box_everywhere<{cluster}>"
-    others = [w.x.show(s.index[n]) for n in reversed(range(len(s.index) - 1)) if n != box.axis]
-    first = w.x.show(transform(s.index[box.axis], _without_lanes))
+    start = [w.x.show(transform(i, _without_lanes)) for i in s.index[:-1]]
+    others = [start[n] for n in reversed(range(len(start))) if n not in (box.axis, *box.heads[:1])]
+    first = [start[n] for n in (*box.heads[:1], box.axis)]
     w.line(depth, "if (lane == 0) {")
     w.line(depth + 1, f"const unsigned bar = {bar};")
     w.line(depth + 1, f"expect(bar, {stage_bytes(tile, w.x.constants)});")
     if box.single:
         w.loop(depth + 1, "p", 0, part.panels)
         column = f"{PANEL} * p" if part.panel is ZERO else f"{PANEL} * ({w.x.show(part.panel)} + p)"
-        place = ", ".join(_five(column, first, *others))
+        place = ", ".join(_five(column, *first, *others))
         w.line(depth + 2, f"{function}({to} + {ROW * w.size(tile, 0)} * p, {name}, bar, {place});")
         w.line(depth + 1, "}")
     else:
-        place = ", ".join(_five("0", first, w.x.show(part.panel), *others))
+        place = ", ".join(_five("0", *first, w.x.show(part.panel), *others))
         w.line(depth + 1, f"{function}({to}, {name}, bar, {place});")
     w.line(depth, "}")
 
@@ -132,10 +135,12 @@ def box_of(w: Writer, s: Copy, part: Part) -> Box:
     columns_from = next((x.start for x in s.dst.windows if x.axis == columns), ZERO)
     last = add(columns_from, Iota(columns))
     along = [n for n, i in enumerate(s.index) if Iota(rows) in walk(i)]
-    pages, height = pages_of(s.index), part.rows
+    pages, groups, height = pages_of(s.index), groups_of(s.index), part.rows
+    position = s.index[along[0]] if along else Int(0)
     if pages is not None:
-        along, height = [pages.row], gcd(pages.size, height)
-    position = s.index[along[0]] if pages is None else pages.position
+        along, height, position = [pages.row], gcd(pages.size, height), pages.position
+    elif groups is not None:
+        along, position = [groups.position], groups.row
     if (
         len(along) != 1
         or len(s.index) > 5
@@ -145,7 +150,8 @@ def box_of(w: Writer, s: Copy, part: Part) -> Box:
     ):
         raise ValueError(f"the copy of {tensor.name} is not rows of it, whole, along one of at most five dimensions")
     axis, width, lanes = along[0], constant(tensor.dims[-1], w.x.constants), w.size(buffer, 1)
-    outside = {Op("<", (i, tensor.dims[n])) for n, i in enumerate(s.index) if n in (axis, len(s.index) - 1)}
+    heads = () if groups is None else (groups.head, groups.box(height)[0])
+    outside = {Op("<", (i, tensor.dims[n])) for n, i in enumerate(s.index) if n in (axis, len(s.index) - 1, *heads[:1])}
     if any(guard not in outside for guard in conjuncts(s.where)):
         raise ValueError(f"a copy of {tensor.name} leaves out other elements than those outside of it: {s.where}")
     if width is None or not width <= lanes < width + PANEL:
@@ -157,8 +163,8 @@ def box_of(w: Writer, s: Copy, part: Part) -> Box:
             f"rows of {tensor.name} that lie in one page are no multiple of 8, or its pages have other sizes"
         )
     if width % PANEL or len(s.index) > 4 or pages is not None or height < w.size(buffer, 0):
-        return Box(tensor.name, axis, height, PANEL, single=True)
-    return Box(tensor.name, axis, height, PANEL * part.panels)
+        return Box(tensor.name, axis, height, PANEL, single=True, heads=heads)
+    return Box(tensor.name, axis, height, PANEL * part.panels, heads=heads)
 
 
 def _room(w: Writer, b: Buffer) -> int:

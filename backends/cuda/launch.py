@@ -41,21 +41,23 @@ def done(result: tuple[Any, ...]) -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
-def tensor_map(t: Tensor, dtype: str, box: Mapping[str, int]) -> Any:
+def tensor_map(t: Tensor, dtype: str, box: Mapping[str, Any]) -> Any:
     """Map of `t`, rank 5, over (64 columns, rows, panels, other dimensions from the last to the first), or for boxes of a single
-    panel over (columns, rows, other dimensions).
+    panel over (columns, rows, other dimensions); before the rows there may be heads.
 
     A dimension of one element may have any stride in torch; the hardware wants a multiple of 16 bytes there too."""
     axis, size = box["axis"], t.element_size()
     strides = [s * size if n > 1 else LEGAL_STRIDE for n, s in zip(t.shape, t.stride(), strict=True)]
-    others = [n for n in reversed(range(t.ndim - 1)) if n != axis]
+    heads = box["heads"]
+    before, count = ([heads[0]], heads[1]) if heads else ([], 1)
+    others = [n for n in reversed(range(t.ndim - 1)) if n not in (axis, *before)]
     if box["single"]:
         columns, panels, between = t.shape[-1], [], []
     else:
         columns, panels, between = PANEL, [box["columns"] // PANEL], [PANEL * size]
-    dims = [columns, t.shape[axis], *panels, *(t.shape[n] for n in others)]
-    steps = [strides[axis], *between, *(strides[n] for n in others)]
-    tile = [PANEL, box["rows"], *panels, *(1 for _ in others)]
+    dims = [columns, *(t.shape[n] for n in before), t.shape[axis], *panels, *(t.shape[n] for n in others)]
+    steps = [*(strides[n] for n in before), strides[axis], *between, *(strides[n] for n in others)]
+    tile = [PANEL, *heads[1:], box["rows"] // count, *panels, *(1 for _ in others)]
     pad = 5 - len(dims)
     return done(
         driver.cuTensorMapEncodeTiled(

@@ -16,13 +16,15 @@ WIDTH = 120
 @dataclass(frozen=True)
 class Box:
     """What one copy brings of a tensor: `rows` along dimension `axis`, and of the last one `columns`: all of them as whole
-    panels, or one panel of which a part may be outside the tensor (`single`)."""
+    panels, or one panel of which a part may be outside the tensor (`single`).  `heads`: none, or the dimension along which
+    rows come first, and how many do."""
 
     tensor: str
     axis: int
     rows: int
     columns: int
     single: bool = False
+    heads: tuple[int, ...] = ()
 
 
 @dataclass

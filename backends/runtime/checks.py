@@ -310,9 +310,13 @@ def _features(rows: Tensors, tensors: Tensors, outputs: tuple[Output, ...], allo
     return frozenset(found)
 
 
+SHORT = 64  # query rows
+
+
 def _round(signature: Signature, env: Mapping[str, int]) -> frozenset[str]:
     held = [evaluate(s.rows, env) for s in signature.sequences]
-    return frozenset({"round"} if all(n % 16 == 0 for n in held) else ())
+    found = {"round"} if all(n % 16 == 0 for n in held) else set()
+    return frozenset(found | {"short"} if held[0] <= SHORT else found)
 
 
 def _aligned(t: torch.Tensor) -> bool:

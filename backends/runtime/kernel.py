@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeAlias, cast
 import torch
 from torch import Tensor
 
-from tilec.backends.base import Artifact, Differentiable, Launcher, Variant, launch_half
+from tilec.backends.base import Artifact, Differentiable, Launcher, Variant, launch_half, usual
 from tilec.backends.runtime import device as devices
 from tilec.backends.runtime.checks import Bound, bind, order
 from tilec.backends.runtime.settings import settings
@@ -130,7 +130,7 @@ class Kernel:
         """The compiled kernel: sources, binaries, metadata.  `target` defaults to the pinned one, else the first device's;
         `variant` to that of well-aligned tensors, for a kernel whose symbols all have values."""
         chosen = target or self.target or devices.target_of(devices.first())
-        return self.provider.artifact(chosen, variant or Variant((), self.provider.features(chosen)))
+        return self.provider.artifact(chosen, variant or Variant((), usual(self.provider.features(chosen))))
 
     @property
     def passed_over(self) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from tilec.dsl.faults import ScheduleFault
 from tilec.ir.build import add, all_of, compare, conjuncts, floordiv, mod, sub, where
 from tilec.ir.expr import Expr, Float, Int, Iota, Op, Read, Var, transform, walk
+from tilec.ir.groups import Groups, groups_of
 from tilec.ir.nodes import (
     Arrive,
     Bar,
@@ -56,6 +57,9 @@ class Tails:
     def copies(self, ring: Ring, s: Load, stage: Expr) -> tuple[Stmt, ...]:
         """What brings the tile of `s` to a stage of its ring, and arrives on the ring's barrier once."""
         full = Bar(ring.full.name, stage)
+        groups = groups_of(s.index)
+        if groups is not None:
+            return (Copy(ring.slot(stage), s.tensor, s.index, _grouped(self.program, s, groups), full),)
         within, end = _ends(self.program, s)
         if end is None:
             return (ring.copy(s, stage),)
@@ -113,6 +117,13 @@ def _ends(program: Program, s: Load) -> tuple[Expr | None, Op | None]:
     (end,) = ends
     assert isinstance(end, Op) and end.name == "<"
     return all_of(*(within if g is end else g for g in guards)), end
+
+
+def _grouped(program: Program, s: Load, groups: Groups) -> Expr:
+    """Guard of what the tensor has of rows that are positions of several heads."""
+    dims = program.tensor(s.tensor).dims
+    features = [g for g in conjuncts(s.where) if s.index[-1] in walk(g)]
+    return all_of(*(compare("<", s.index[n], dims[n]) for n in (groups.position, groups.head)), *features)
 
 
 def _lane_zero(e: Expr) -> Expr | None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from tilec.ir.build import add, conjuncts
 from tilec.ir.expr import ONE, ZERO, Expr, Fetch, Int, Iota, Op, Read, Var, substitute, walk
+from tilec.ir.groups import groups_of
 from tilec.ir.nodes import Buffer, Cluster, Compute, For, If, Load, Program, Slot, Stmt, While, rewrite
 from tilec.ir.nodes import walk as statements
 from tilec.ir.pages import at_lane, pages_of
@@ -117,7 +118,7 @@ def _boxed(s: Load, known: dict[Expr, Expr], rule: _Rule) -> Load | None:
     if tensor.mode != "in" or s.other is not ZERO or len(tensor.dims) > 5:
         return None
     index = tuple(_from_start(substitute(i, known)) for i in s.index)
-    rows = _of_pages(index, tile, rule)
+    rows = _as_rows(index, tile, rule)
     axes = [axis for i in rows if (axis := _lanes(i)) is not None]
     if any(_lanes(i) is None and not _is_scalar(i) for i in rows) or axes != [a.name for a in tile.axes]:
         return None
@@ -129,6 +130,8 @@ def _boxed(s: Load, known: dict[Expr, Expr], rule: _Rule) -> Load | None:
         match guard:
             case Op("<", (position, end)):
                 position = substitute(position, known)
+                if isinstance(position, Op) and position.name in ("//", "%"):
+                    position = position.args[0]
                 whole = rule.sequences and _is_scalar(end) and _lanes(position) == axes[0]
                 if whole or (position, end) in inside:
                     continue
@@ -136,9 +139,12 @@ def _boxed(s: Load, known: dict[Expr, Expr], rule: _Rule) -> Load | None:
     return replace(s, index=index, box=True)
 
 
-def _of_pages(index: tuple[Expr, ...], tile: Buffer, rule: _Rule) -> tuple[Expr, ...]:
-    """The index of a tile in pages as if its rows were those of the sequence; any other as it is."""
-    pages = pages_of(index)
+def _as_rows(index: tuple[Expr, ...], tile: Buffer, rule: _Rule) -> tuple[Expr, ...]:
+    """The index of a tile in pages, or of groups of heads, as if its rows were those of the sequence; any other as it is."""
+    pages, groups = pages_of(index), groups_of(index)
+    if groups is not None and rule.sequences:
+        named = {groups.head: ZERO, groups.position: groups.row}
+        return tuple(named.get(n, i) for n, i in enumerate(index))
     if not rule.sequences or pages is None or pages.size % ROWS or _lanes(pages.position) != tile.axes[0].name:
         return index
     start = at_lane(pages.position, tile.axes[0].name, ZERO)

@@ -97,6 +97,33 @@ def test_sequences_are_right(attend, name, sizes):
     assert [str(r) for r in verify(attention(text), inputs, found, sizes=sizes).values() if not r.ok] == []
 
 
+SHORT = {
+    "groups of 4": spec(CAUSAL, h="h : 8", head="h // 4"),
+    "groups of 7, 72": spec(CAUSAL, d=72, h="h : 14", head="h // 7"),
+    "groups of 8, heads first": spec(
+        WINDOW, h="h : 16", head="h // 8", query="Q[b, h, q, d]", output="O[b, h, q, d]", **LENGTHS
+    ),
+    "16 heads of one key, 256": spec(CAUSAL, d=256, h="h : 16", key="K[b, k, d]", value="V[b, k, d] : bf16"),
+    "128 heads of one key": spec(CAUSAL, h="h : 128", key="K[b, k, d]", value="V[b, k, d] : bf16", **LENGTHS),
+    "slopes, sinks, pages": spec(
+        "param slope[h] : f32", "score s = s - slope[h] * abs(q - k)", "sink Z[h] : f32", CAUSAL,
+        d=64, h="h : 8", head="h // 4", tails=pages(16), **LENGTHS,
+    ),
+    "padded": spec(CAUSAL, h="h : 6", head="h // 3", q="q : M lengths mq", **LENGTHS),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"B": 300, "M": 1, "N": 700}, {"B": 9, "M": 37, "N": 1000}, {"B": 2, "M": 64, "N": 64}]
+)
+@pytest.mark.parametrize("name", SHORT)
+def test_few_queries_share_tiles(attend, name, sizes):
+    text = SHORT[name]
+    inputs = make_inputs(attention(text), sizes, 4, tile=128)
+    found = from_torch(call(attend, text, inputs))
+    assert [str(r) for r in verify(attention(text), inputs, found, sizes=sizes).values() if not r.ok] == []
+
+
 @pytest.mark.parametrize("name", ["packed", "packed, 64"])
 def test_neighbours_of_nan_change_no_bit(attend, name):
     text, sizes = SPECS[name], {"B": 9, "M": 400, "N": 400}

@@ -112,7 +112,7 @@ def test_the_lowered_program_is_right(name, sizes):
 
 def test_the_backend_is_found_by_name_and_says_its_compiler():
     assert backend("cuda") is BACKEND
-    assert BACKEND.features == {"aligned"}
+    assert BACKEND.features == {"aligned", "short"}
     assert set(BACKEND.toolchain("sm90")) == {"nvrtc"}
 
 
@@ -251,3 +251,27 @@ def test_other_machines_are_refused(target):
     attn, _, schedule = _arguments(spec())
     (fault,) = faults_of(lambda: BACKEND.compile(attn, target, schedule, Variant((), ALIGNED)))
     assert fault.code == "E0914" and target in fault.message
+
+
+# ---------------------------------------------------------------------------------------------- calls of few queries
+
+SHORT_CALLS = {
+    "groups of 4": (spec(CAUSAL, h="h : 8", head="h // 4"), 64),
+    "72, groups of 7": (spec(CAUSAL, d=72, h="h : 14", head="h // 7"), 64),
+    "64, slopes of groups in pages": (
+        spec("param slope[h] : bf16", "score s = s - slope[h] * (q - k)", CAUSAL, d=64, h="h : 8", head="h // 8",
+             tails=PAGES, **LENGTHS), 64
+    ),
+    "128 heads of one key": (spec(CAUSAL, h="h : 128", key="K[b, k, d]", value="V[b, k, d] : bf16"), 128),
+    "a key head for each": (spec(CAUSAL), 64),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHORT_CALLS)
+def test_a_variant_for_few_queries(name):
+    text, rows = SHORT_CALLS[name]
+    made = BACKEND.compile(*_arguments(text), Variant((), BACKEND.features))
+    assert made.metadata["tile"]["TQ"] == rows
+    packed = made.metadata["boxes"]["Q_map"]["heads"]
+    assert bool(packed) == (name != "a key head for each")
+    assert Artifact.from_files(made.to_files()).metadata["boxes"]["Q_map"]["heads"] == packed

@@ -198,7 +198,9 @@ def test_a_map_of_single_panels_ends_with_the_rows(monkeypatch):
     driver = Driver([])
     monkeypatch.setattr(launch_module, "driver", driver)
     t = torch.empty(B, M, 3, H, 72, dtype=torch.bfloat16)[:, :, 1]
-    launch_module.tensor_map(t, "bf16", {"tensor": "Q", "axis": 1, "rows": 64, "columns": 64, "single": True})
+    launch_module.tensor_map(
+        t, "bf16", {"tensor": "Q", "axis": 1, "rows": 64, "columns": 64, "single": True, "heads": []}
+    )
     dims, steps, box = driver.maps[0][3:6]
     assert dims == [72, M, H, B, 1]
     assert steps == [3 * H * 72 * 2, 72 * 2, M * 3 * H * 72 * 2, 16]
@@ -220,3 +222,15 @@ def test_memory_that_a_capture_allocates_serves_its_graph_alone(artifact, machin
     assert len(waits) == 1, "another stream must find the counters cleared"
     own = {s.data_ptr() for s in launcher.kernel.counters.slabs if s.numel() == 1}
     assert own == {first, second}
+
+
+def test_a_map_of_groups_has_heads_before_positions(monkeypatch):
+    driver = Driver([])
+    monkeypatch.setattr(launch_module, "driver", driver)
+    t = torch.empty(B, M, 3, 8, 128, dtype=torch.bfloat16)[:, :, 1]
+    box = {"tensor": "Q", "axis": 1, "rows": 64, "columns": 128, "single": False, "heads": [2, 4]}
+    launch_module.tensor_map(t, "bf16", box)
+    dims, steps, tile = driver.maps[0][3:6]
+    assert dims == [64, 8, M, 2, B]
+    assert steps == [128 * 2, 3 * 8 * 128 * 2, 128, M * 3 * 8 * 128 * 2]
+    assert tile == [64, 4, 16, 2, 1]
