@@ -36,7 +36,9 @@ from tilec.ir.expr import (
     Read,
     Reduce,
     Var,
+    free_vars,
     kind_of,
+    substitute,
     walk,
 )
 from tilec.ir.nodes import Buffer, Global
@@ -97,12 +99,11 @@ class Expressions:
     rows: int = 2
 
     def kind(self, e: Expr) -> Kind:
-        """Integer, float or boolean."""
-        kinds: dict[str, Kind] = dict.fromkeys(self.floats, "float")
+        """Integer, float or boolean.  A scalar may be called what a tensor or a buffer is."""
         dtypes = {t.name: t.dtype for t in self.tensors.values()}
         dtypes |= {b.name: b.dtype for b in (*self.registers.values(), *self.shared.values())}
-        kinds |= {name: kind_of_dtype(dtype) for name, dtype in dtypes.items()}
-        return kind_of(e, kinds)
+        scalars: dict[Expr, Expr] = {Var(n): Float(0.0) if n in self.floats else Int(0) for n in free_vars(e)}
+        return kind_of(substitute(e, scalars), {name: kind_of_dtype(dtype) for name, dtype in dtypes.items()})
 
     def show(self, e: Expr, lanes: Lanes = SCALAR) -> str:
         return self.text(e, lanes).text

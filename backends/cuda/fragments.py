@@ -37,7 +37,7 @@ def compute(w: Writer, s: Compute, depth: int, block: Block) -> None:
         else:
             load_rows(w, b.name, s.value.buffer, s.value.stage, depth)
     elif len(b.axes) == 1 and b.axes[0].name == w.row:
-        prepare(w, s.value, depth, inline=True, parts=b.name if _in_parts(w, b.name) else "")
+        prepare(w, s.value, depth, inline=not _lazy(s.value), parts=b.name if _in_parts(w, b.name) else "")
         w.loop(depth, "i", 0, count)
         w.line(depth + 1, f"{name}[i] = {w.x.show(s.value, Lanes('rows', b.axes[0].name, at='i'))};")
         w.line(depth, "}")
@@ -151,7 +151,12 @@ def _whole(name: str, at: Lanes) -> str:
 
 def _made(w: Writer, name: str, at: Lanes) -> str:
     """The value of a row that `prepare` computed."""
-    return f"{name}[{w.x.of('row', at.at)}]"
+    return f"{name}[{at.at if at.kind == 'rows' else w.x.of('row', at.at)}]"
+
+
+def _lazy(e: Expr) -> bool:
+    """Whether not every lane evaluates all of it: lanes of a quad exchange in front of it then, with those of other rows."""
+    return any(isinstance(x, Op) and x.name in ("where", "and", "or") for x in walk(e))
 
 
 class _Source:
@@ -205,7 +210,7 @@ def store(w: Writer, s: Store, depth: int) -> None:
 
 def store_rows(w: Writer, s: Store, depth: int) -> None:
     """One lane of each quad writes."""
-    prepare(w, s.value, depth, inline=True)
+    prepare(w, s.value, depth, inline=not _lazy(s.value))
     at = Lanes("rows", s.axes[0], at="i")
     live = "lane % 4 == 0" if s.where is None else f"lane % 4 == 0 && {w.x.text(s.where, at).at(3)}"
     place = f"{w.x.names.pointer(s.tensor)}[{w.x.offset(s.tensor, s.index, at)}]"

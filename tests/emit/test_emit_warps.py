@@ -129,6 +129,11 @@ def test_a_kernel_without_code_is_refused_with_the_reason(name):
 SMALL = {"d": "d : 32", "schedule": ""}
 RUN = {
     "32 rows, causal": (kit.SPECS["causal"], WarpOptions(2), {"B": 1, "M": 90, "N": 131}),
+    "rows with and without keys in a warp": (kit.SPECS["causal"], WarpOptions(2), {"B": 1, "M": 90, "N": 50}),
+    "scalars called what tensors are": (
+        kernel("param heads[h] : f32", "score s = s + heads[h]", "mask k <= q", **SMALL), WarpOptions(2),
+        {"B": 2, "M": 40, "N": 40},
+    ),
     "16 rows, two slots, queries in registers": (
         kit.SPECS["window, softcap, alibi, sink"], WarpOptions(4, Staging(2, "registers")), {"B": 1, "M": 131, "N": 90}
     ),
