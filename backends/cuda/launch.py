@@ -13,14 +13,13 @@ from cuda.bindings import driver
 from torch import Tensor
 
 from tilec.backends.base import Artifact
+from tilec.backends.cuda.maps import geometry
 from tilec.backends.runtime.checks import Bound
 from tilec.backends.runtime.signature import Signature
 from tilec.backends.runtime.torch_op import inputs_of
 
 CALLS = 64  # argument arrays kept per call shape; an allocator hands out few addresses
 SLAB = 1024  # counters allocated at once
-PANEL = 64  # columns of a box: 128 bytes, the width of the swizzle
-LEGAL_STRIDE = 16  # bytes
 MAP_DTYPES = {
     "bf16": driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
     "f16": driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
@@ -42,32 +41,17 @@ def done(result: tuple[Any, ...]) -> Any:
 
 
 def tensor_map(t: Tensor, dtype: str, box: Mapping[str, Any]) -> Any:
-    """Map of `t`, rank 5, over (64 columns, rows, panels, other dimensions from the last to the first), or for boxes of a single
-    panel over (columns, rows, other dimensions); before the rows there may be heads.
-
-    A dimension of one element may have any stride in torch; the hardware wants a multiple of 16 bytes there too."""
-    axis, size = box["axis"], t.element_size()
-    strides = [s * size if n > 1 else LEGAL_STRIDE for n, s in zip(t.shape, t.stride(), strict=True)]
-    heads = box["heads"]
-    before, count = ([heads[0]], heads[1]) if heads else ([], 1)
-    others = [n for n in reversed(range(t.ndim - 1)) if n not in (axis, *before)]
-    if box["single"]:
-        columns, panels, between = t.shape[-1], [], []
-    else:
-        columns, panels, between = PANEL, [box["columns"] // PANEL], [PANEL * size]
-    dims = [columns, *(t.shape[n] for n in before), t.shape[axis], *panels, *(t.shape[n] for n in others)]
-    steps = [*(strides[n] for n in before), strides[axis], *between, *(strides[n] for n in others)]
-    tile = [PANEL, *heads[1:], box["rows"] // count, *panels, *(1 for _ in others)]
-    pad = 5 - len(dims)
+    """Map of `t` for such boxes, of rank 5 and 128-byte swizzled (see `geometry`)."""
+    g = geometry(t.shape, t.stride(), t.element_size(), box)
     return done(
         driver.cuTensorMapEncodeTiled(
             MAP_DTYPES[dtype],
-            5,
+            len(g.dims),
             t.data_ptr(),
-            [driver.cuuint64_t(n) for n in [*dims, *[1] * pad]],
-            [driver.cuuint64_t(n) for n in [*steps, *[LEGAL_STRIDE] * pad]],
-            [driver.cuuint32_t(n) for n in [*tile, *[1] * pad]],
-            [driver.cuuint32_t(1)] * 5,
+            [driver.cuuint64_t(n) for n in g.dims],
+            [driver.cuuint64_t(n) for n in g.steps],
+            [driver.cuuint32_t(n) for n in g.box],
+            [driver.cuuint32_t(1)] * len(g.dims),
             driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
             driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
             driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
