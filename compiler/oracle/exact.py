@@ -18,7 +18,7 @@ from tilec.oracle.gradients import gradients
 from tilec.oracle.layout import Call, bind
 from tilec.oracle.weights import EXACT, Arithmetic, Dropping, attend, weigh
 
-__all__ = ["dead_rows", "evaluate", "gradients"]
+__all__ = ["dead_rows", "evaluate", "evaluate_and_dead", "gradients"]
 
 Array = NDArray[Any]
 
@@ -39,6 +39,18 @@ def evaluate(
     """
     call = bind(attn, inputs, sizes)
     return _outputs(call, arithmetic, Dropping(seed, offset))[0]
+
+
+def evaluate_and_dead(
+    attn: Attention,
+    inputs: Mapping[str, Array],
+    *,
+    sizes: Mapping[str, int] | None = None,
+    seed: int = 0,
+    offset: int = 0,
+) -> tuple[dict[str, Array], Array]:
+    """What `evaluate` and `dead_rows` give, of one computation."""
+    return _outputs(bind(attn, inputs, sizes), EXACT, Dropping(seed, offset))
 
 
 def dead_rows(attn: Attention, inputs: Mapping[str, Array], *, sizes: Mapping[str, int] | None = None) -> Array:

@@ -166,10 +166,8 @@ def verify(
     units: Units = NEAREST,
 ) -> dict[str, Report]:
     """Reports on the outputs in `got`, each against the exact and the rounded computation of the same call."""
-    true = exact.evaluate(attn, inputs, sizes=sizes, seed=seed, offset=offset)
-    draw = {"seed": seed, "offset": offset}
-    near = evaluate_rounded(attn, inputs, sizes=sizes, units=units, **draw)
-    dead = exact.dead_rows(attn, inputs, sizes=sizes)
+    true, dead = exact.evaluate_and_dead(attn, inputs, sizes=sizes, seed=seed, offset=offset)
+    near = evaluate_rounded(attn, inputs, sizes=sizes, units=units, seed=seed, offset=offset)
     reports = {}
     for name, array in got.items():
         rows = dead if name == attn.output else None

@@ -14,7 +14,7 @@ import tilec
 hopper = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
 pytestmark = [
     pytest.mark.skipif(not hopper, reason="needs a Hopper GPU"),
-    pytest.mark.timeout(120, method="thread"),
+    pytest.mark.watchdog(120),
 ]
 H, D = 32, 128
 SPEC = f"""kernel causal {{

@@ -12,7 +12,7 @@ from tilec.tune_spec import Options, keep, tune_kernel
 hopper = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
 pytestmark = [
     pytest.mark.skipif(not hopper, reason="needs a Hopper GPU"),
-    pytest.mark.timeout(120, method="thread"),
+    pytest.mark.watchdog(120),
 ]
 
 SPEC = """
