@@ -37,9 +37,11 @@ def compute(w: Writer, s: Compute, depth: int, block: Block) -> None:
         else:
             load_rows(w, b.name, s.value.buffer, s.value.stage, depth)
     elif len(b.axes) == 1 and b.axes[0].name == w.row:
-        prepare(w, s.value, depth, inline=not _lazy(s.value), parts=b.name if _in_parts(w, b.name) else "")
+        prepare(w, s.value, depth, inline=True, parts=b.name if _in_parts(w, b.name) else "")
         w.loop(depth, "i", 0, count)
-        w.line(depth + 1, f"{name}[i] = {w.x.show(s.value, Lanes('rows', b.axes[0].name, at='i'))};")
+        at = Lanes("rows", b.axes[0].name, at="i")
+        exchanged(w, s.value, at, depth + 1)
+        w.line(depth + 1, f"{name}[i] = {w.x.show(s.value, at)};")
         w.line(depth, "}")
     elif len(b.axes) == 1:
         w.loop(depth, "x", 0, count)
@@ -151,12 +153,22 @@ def _whole(name: str, at: Lanes) -> str:
 
 def _made(w: Writer, name: str, at: Lanes) -> str:
     """The value of a row that `prepare` computed."""
-    return f"{name}[{at.at if at.kind == 'rows' else w.x.of('row', at.at)}]"
+    return f"{name}[{w.x.of('row', at.at)}]"
 
 
-def _lazy(e: Expr) -> bool:
-    """Whether not every lane evaluates all of it: lanes of a quad exchange in front of it then, with those of other rows."""
-    return any(isinstance(x, Op) and x.name in ("where", "and", "or") for x in walk(e))
+def exchanged(w: Writer, value: Expr, at: Lanes, depth: int) -> None:
+    """What lanes of a quad exchange for `value`, in front of it where not every lane evaluates all of it: all must take part."""
+    if not any(isinstance(x, Op) and x.name in ("where", "and", "or") for x in walk(value)):
+        return
+    for r in dict.fromkeys(x for x in walk(value) if x in w.x.reduced):
+        w.fresh += 1
+        name = f"reduced_{w.fresh}"
+        w.line(depth, f"const float {name} = {w.x.reduced[r](at)};")
+        w.x.reduced[r] = partial(_named, name)
+
+
+def _named(name: str, at: Lanes) -> str:
+    return name
 
 
 class _Source:
@@ -210,11 +222,12 @@ def store(w: Writer, s: Store, depth: int) -> None:
 
 def store_rows(w: Writer, s: Store, depth: int) -> None:
     """One lane of each quad writes."""
-    prepare(w, s.value, depth, inline=not _lazy(s.value))
+    prepare(w, s.value, depth, inline=True)
     at = Lanes("rows", s.axes[0], at="i")
     live = "lane % 4 == 0" if s.where is None else f"lane % 4 == 0 && {w.x.text(s.where, at).at(3)}"
     place = f"{w.x.names.pointer(s.tensor)}[{w.x.offset(s.tensor, s.index, at)}]"
     w.loop(depth, "i", 0, w.rows)
+    exchanged(w, s.value, at, depth + 1)
     w.line(depth + 1, f"const {CPP['f32']} value = {w.x.show(s.value, at)};")
     w.line(depth + 1, f"if ({live}) {place} = value;")
     w.line(depth, "}")

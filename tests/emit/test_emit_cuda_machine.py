@@ -8,7 +8,8 @@ import pytest
 from feature_specs import kernel
 from test_emit_cuda import built, edited, printed
 
-from tilec.backends.cuda import compile_program, machine
+from tilec.backends.base import Variant
+from tilec.backends.cuda import ALIGNED, BACKEND, compile_program, machine
 from tilec.backends.cuda.build import build
 from tilec.backends.cuda.expect import expected, unused
 from tilec.backends.cuda.machine import check_machine
@@ -16,6 +17,7 @@ from tilec.backends.cuda.offline import machine_code
 from tilec.dsl.faults import TargetFault
 from tilec.frontend import read_text
 from tilec.native import lower_native
+from tilec.schedule import EMPTY
 from tilec.targets.inspect import sass
 from tilec.targets.inspect.sass import disassemble, parse
 
@@ -152,8 +154,8 @@ def test_loops_are_the_programs_in_its_order(sizes, want, which):
 
 def test_loops_that_run_a_fixed_number_of_times_are_not_compared():
     text = kernel(d="d : 128", k="k : 256", schedule="", scale="scale 1 / sqrt(128)")
-    program = lower_native(read_text(text).kernels[0], "sm90")
-    read = compile_program(program).metadata["machine"]
+    made = BACKEND.compile(read_text(text).kernels[0], "sm90", EMPTY, Variant((), ALIGNED))
+    read = made.metadata["machine"]
     assert (read["checked"], read["steps"]) == (False, [])
     assert read["because"].startswith("of 2 loops with products the code has ")
 
