@@ -64,13 +64,14 @@ class Costs:
         return size * self.target.units / L2
 
     def work(self, s: Compute | Load | Store | Copy) -> Work:
-        """Of the statement's elements."""
+        """Of the statement's elements.  What may be left out is: its condition is all there is to compute."""
         if isinstance(s, Load | Copy):
             return Work(vector=prod(n for _, n in self.lanes[s.dst.buffer]) / LANES)
         sizes = dict(self.lanes[s.dst.buffer]) if isinstance(s, Compute) else {}
-        for e in (s.value,) if isinstance(s, Compute) else (s.value, *s.index):
+        value = s.value if isinstance(s, Store) or s.unless is None else s.unless
+        for e in (value,) if isinstance(s, Compute) else (value, *s.index):
             sizes |= self._sizes(e)
-        special, vector, axes = self._count(s.value, sizes)
+        special, vector, axes = self._count(value, sizes)
         if not special and not vector:  # a move, or a conversion
             vector = float(prod(n for a, n in sizes.items() if a in axes))
         return Work(special / self.target.special, vector / LANES)

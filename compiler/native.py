@@ -6,6 +6,7 @@ write_positions  positions as arithmetic
 row_values       what a row's store divides by, once
 split_rows       64 query rows to a warpgroup, of two CTAs if these pair up along the rows
 overlap          scores of a step in flight with the values of the one before
+rescale_seldom   the running maximum moves only where it falls behind, if that was asked for
 specialize       a producer warp, rings and barriers, turns, the scheduler
 place_buffers    layouts; what does not fit is refused
 
@@ -35,6 +36,7 @@ from tilec.passes.pack_rows import group_of, pack_rows
 from tilec.passes.pair_heads import PAIR, pair_heads, pairable
 from tilec.passes.place_buffers import place_buffers
 from tilec.passes.prove_mask import prove_mask
+from tilec.passes.rescale_seldom import rescale_seldom
 from tilec.passes.row_values import row_values
 from tilec.passes.scope import key_axes
 from tilec.passes.specialize import Roles, specialize
@@ -59,12 +61,14 @@ class HopperOptions:
     """Query tiles have 64 rows for each of `warpgroups`; `pipeline` and `roles` are what `overlap` and `specialize` take.
 
     `pairs`: two CTAs share their keys and values, with the halves of a tile of twice as many rows, or with two heads (for which
-    `pair_heads` ran before `map_blocks`)."""
+    `pair_heads` ran before `map_blocks`).  `seldom`: how far maxima may rise before outputs are rescaled, in powers of two; None:
+    these are rescaled at every step."""
 
     warpgroups: int = 2
     pipeline: Pipeline = field(default_factory=Pipeline)
     roles: Roles = field(default_factory=Roles)
     pairs: Literal["rows", "heads"] | None = None
+    seldom: float | None = None
 
     @property
     def cluster(self) -> int:
@@ -79,12 +83,15 @@ class HopperOptions:
 
 def hopper_passes(options: HopperOptions = HopperOptions()) -> tuple[Pass, ...]:
     """The passes with what they are told; each raises ScheduleFaults for what it cannot express."""
+    most = options.seldom
+    seldom: tuple[Pass, ...] = () if most is None else (("rescale_seldom", lambda p: rescale_seldom(p, most)),)
     return (
         ("use_boxes", lambda p: use_boxes(p, inputs(p), sequences=True, split=key_axes(p)[0])),
         ("write_positions", lambda p: tidy(write_positions(p))),
         ("row_values", row_values),
         ("split_rows", lambda p: split_rows(p, options.warpgroups, options.cluster)),
         ("overlap", lambda p: overlap(p, options.pipeline)),
+        *seldom,
         ("specialize", lambda p: specialize(p, options.roles)),
         ("place_buffers", place_buffers),
     )
@@ -225,4 +232,5 @@ def options_of(case: Case, point: Point) -> HopperOptions:
         Pipeline(lag, round(point.wait * groups)),
         Roles(point.stages, point.queries, point.turns, work),
         pairs,
+        point.seldom,
     )

@@ -17,6 +17,7 @@ from tilec.schedule import Schedule
 from tilec.tune.hopper import DEPTH, ROWS
 
 MOST = 3  # consumer warpgroups
+FARTHEST = 15  # powers of two that f16 holds
 WIDEST = 256  # keys of one product: PTX ISA, wgmma.mma_async, n
 
 
@@ -83,10 +84,13 @@ def _others(attn: Attention, s: Schedule) -> Iterator[Fault]:
         name, count = s.split
         line = f"split {name} = {'auto' if count is None else count}"
         yield _refused(line, _at(s, "split"), "a block walks all keys of its rows")
-    if s.rescale is not None and s.rescale[0] != "delayed":
-        line = " ".join(["rescale", s.rescale[0], *(() if s.rescale[1] is None else (f"{s.rescale[1]:g}",))])
-        note = "the output is rescaled at every step, and divided by the sum once"
-        yield _refused(line, _at(s, "rescale"), note, "remove the line, or write `rescale delayed`")
+    if s.rescale is not None and s.rescale[0] == "eager":
+        note = "the output is divided by the sum once, behind the last step"
+        yield _refused("rescale eager", _at(s, "rescale"), note, "remove the line, or write `rescale delayed`")
+    elif s.rescale is not None and s.rescale[1] is not None and not s.rescale[1] <= FARTHEST:
+        line = f"rescale conditional {s.rescale[1]:g}"
+        note = f"weights go up to 2 to that power, and 2 ** {FARTHEST} is the greatest in f16"
+        yield _refused(line, _at(s, "rescale"), note, "`rescale conditional 8`")
     if s.skip == "table":
         yield _refused("skip table", _at(s, "skip"), "tables of tiles", "remove the line, or write `skip proved`")
     if s.order is not None and s.order != (attn.q,):

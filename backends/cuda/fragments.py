@@ -49,13 +49,26 @@ def compute(w: Writer, s: Compute, depth: int, block: Block) -> None:
         w.line(depth, "}")
     elif w.holds(b) != "unsigned":
         prepare(w, s.value, depth, inline=False)
-        tile(w, s, depth, block)
+        if s.unless is None:
+            tile(w, s, depth, block)
+        else:
+            w.line(depth, f"if (any_lane(!({unless(w, s.unless)}))) {{")
+            tile(w, s, depth + 1, block)
+            w.line(depth, "}")
     else:
         prepare(w, s.value, depth, inline=False)
         low, high = (w.x.show(s.value, lanes(b, at)) for at in ("2 * a", "2 * a + 1"))
         w.loop(depth, "a", 0, count)
         w.line(depth + 1, f"{name}[a] = pack_{b.dtype}({low}, {high});")
         w.line(depth, "}")
+
+
+def unless(w: Writer, e: Expr) -> str:
+    """Whether `e` holds for all rows of a thread.  Raises ValueError for what is no condition of whole rows."""
+    if any(isinstance(x, Read) and _in_parts(w, x.buffer) for x in walk(e)):
+        raise ValueError(f"`unless {e}` reads a row that lanes hold parts of")
+    rows = [w.x.text(e, Lanes("rows", w.row or "", at=str(i))).at(3) for i in range(w.rows)]
+    return " && ".join(rows)
 
 
 def load(w: Writer, s: Load, depth: int) -> None:

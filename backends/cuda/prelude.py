@@ -25,6 +25,10 @@ FUNCTIONS: dict[str, str] = (
 // The value of lane 0, known to the compiler to be that of the whole warp.
 DEVICE int uniform(int x) { return __shfl_sync(0xffffffff, x, 0); }
 """,
+        "any_lane": """
+// Whether it is so in some lane of the warp.
+DEVICE bool any_lane(bool x) { return __any_sync(0xffffffff, x); }
+""",
         "floor_div": """
 DEVICE int floor_div(int x, int y) { return x / y - (x % y != 0 && (x < 0) != (y < 0)); }
 """,

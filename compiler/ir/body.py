@@ -141,6 +141,8 @@ class Body:
     def compute(self, s: nodes.Compute) -> None:
         lanes = self.slot(s.dst)
         self.value(s.value, lanes, s.dst)
+        if s.unless is not None:
+            self.unless(s.unless, lanes, s)
         if not 0 <= s.after <= s.of:
             self.report(f"after {s.after} of {s.of} groups")
         busy = {x.buffer for x in walk(s.value) if isinstance(x, Read)} | {s.dst.buffer}
@@ -148,6 +150,14 @@ class Body:
             dst = getattr(inner, "dst", None)
             if dst is not None and dst.buffer in busy:
                 self.report(f"`{show_stmt(inner)}` writes what the statement around it uses")
+
+    def unless(self, e: Expr, lanes: ax.Lanes, s: nodes.Compute) -> None:
+        """A condition of lanes."""
+        ax.within(ax.axes_of(e, self.scope), tuple(a for a, _ in lanes))
+        if self.expr(e, ax.lanes_of(self.scope, dict(lanes), e)) != "bool":
+            self.report(f"`unless {e}` is no condition")
+        if s.during:
+            self.report("what may be left out has statements in its middle")
 
     def value(self, e: Expr, lanes: ax.Lanes, dst: Slot) -> None:
         """A value that goes to lanes of a buffer."""

@@ -43,6 +43,10 @@ class Abandoned(ExecutionError):
     """A CTA ends although another one of its cluster may still arrive on its barriers."""
 
 
+class Changed(ExecutionError):
+    """A Compute changes lanes for which its `unless` says that it does not."""
+
+
 class CallError(ValueError):
     """The tensors or extents given to `run` do not fit the program's declarations."""
 

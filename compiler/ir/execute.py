@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from tilec.ir import nodes
-from tilec.ir.access import contraction, fetch, into, place, scalar, store
+from tilec.ir.access import Place, contraction, fetch, into, place, scalar, store
 from tilec.ir.axes import Axes, AxisError, Lanes, Scope, buffer_lanes, kind_of_dtype, lanes_of, scope_of
+from tilec.ir.errors import Changed
 from tilec.ir.evaluate import Live, Run, compile_expr
 from tilec.ir.expr import Expr
 from tilec.ir.expr import walk as walk_expr
@@ -202,6 +205,8 @@ class Compiler:
         dst = place(s.dst, self.scope)
         code = compile_expr(s.value, self.scope, lanes_of(self.scope, dict(dst.lanes), s.value))
         run = into(code, dst.axes)
+        if s.unless is not None:
+            run = self.kept(s.unless, dst, run)
         if not s.during:
             return Step(s, plain=lambda f: f.write(dst, run(f, None)), visible=self.touches(s))
         during = self.block(s.during)
@@ -215,6 +220,19 @@ class Compiler:
             f.write(dst, run(f, None))
 
         return Step(s, blocking=split, visible=True)
+
+    def kept(self, unless: Expr, dst: Place, run: Run) -> Run:
+        """`run`, which must change no lane of `dst` in which `unless` holds."""
+        holds = into(compile_expr(unless, self.scope, lanes_of(self.scope, dict(dst.lanes), unless)), dst.axes)
+
+        def checked(f: Any, live: Live | None) -> Any:
+            held, own, new = holds(f, live), f.load(dst), run(f, live)
+            same = (own == new) | ((own != own) & (new != new))  # NaN stays NaN
+            if np.any(held & ~same):
+                raise Changed(f"{dst.buffer} changes in lanes where {unless}")
+            return new
+
+        return checked
 
     def mma(self, s: nodes.Mma) -> Callable[[Any], None]:
         dst, a, b = (place(x, self.scope) for x in (s.dst, s.a, s.b))

@@ -293,8 +293,8 @@ def _access(t: Any) -> tuple[str, tuple[Expr, ...]]:
 
 
 def _compute(c: list[Any]) -> Stmt:
-    after, of = (int(x) for x in c[2:4]) if len(c) > 2 else (0, 0)
-    return nodes.Compute(_slot(c[0]), _expr(c[1]), _suite(c[4]) if len(c) > 4 else (), after, of)
+    after, of = (int(x) for x in c[3:5]) if len(c) > 3 else (0, 0)
+    return nodes.Compute(_slot(c[0]), _expr(c[1]), _suite(c[5]) if len(c) > 5 else (), after, of, _one(c[2]))
 
 
 def _load(c: list[Any]) -> Stmt:

@@ -173,7 +173,8 @@ def _line(s: Stmt) -> str:
         case Seek(name, lo, hi, cond):
             return f"seek {name} in {show(lo)} .. {show(hi)} where {show(cond)}"
         case Compute():
-            when = f" after {s.after} of {s.of}" if s.during or s.after or s.of else ""
+            when = "" if s.unless is None else f" unless {show(s.unless)}"
+            when += f" after {s.after} of {s.of}" if s.during or s.after or s.of else ""
             return f"{show_slot(s.dst)} = {show(s.value)}{when}"
         case Load():
             other = "" if s.other is Int(0) else f" other {show(s.other)}"

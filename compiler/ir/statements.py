@@ -40,13 +40,17 @@ class Seek(Stmt):
 class Compute(Stmt):
     """dst = value, element by element, with reductions.  `during`: statements that stand in the middle of it, after
     `after` of `of` element groups (where `wgmma.wait_group` lands in the exponentials is worth 10 %); they write nothing
-    that the Compute reads or writes."""
+    that the Compute reads or writes.
+
+    `unless`: in lanes where it holds, `value` is what dst has already, which every run checks; so a warp all of whose lanes it
+    holds in may leave the statement out."""
 
     dst: Slot
     value: Expr
     during: tuple[Stmt, ...] = ()
     after: int = 0
     of: int = 0
+    unless: Expr | None = None
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ def map_exprs(s: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
         case Seek(name, lo, hi, cond):
             return Seek(name, f(lo), f(hi), f(cond))
         case Compute():
-            return replace(s, dst=slot(s.dst), value=f(s.value))
+            return replace(s, dst=slot(s.dst), value=f(s.value), unless=maybe(s.unless))
         case Load():
             return replace(s, dst=slot(s.dst), index=tuple(map(f, s.index)), where=maybe(s.where), other=f(s.other))
         case Store():

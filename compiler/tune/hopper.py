@@ -28,7 +28,8 @@ QUERIES: tuple[Literal["registers", "shared"], ...] = ("registers", "shared")
 @dataclass(frozen=True)
 class Point:
     """Tiles of 64 rows for each of `warpgroups` and of `keys`; the other choices as `native.HopperOptions` has them, with
-    `wait` as a part of the exponentials.  `by`: who decides."""
+    `wait` as a part of the exponentials.  `seldom`: what `rescale conditional` says, None for a rescale at every step.  `by`: who
+    decides."""
 
     warpgroups: int
     keys: int
@@ -37,6 +38,7 @@ class Point:
     wait: float
     stages: int
     by: str = "record"
+    seldom: float | None = None
 
 
 CLASSES = ("mask", "score", "length")
@@ -144,9 +146,11 @@ def points(attn: Attention, schedule: Schedule, own: tuple[Row, ...] = ()) -> It
 
 
 def _pinned(p: Point, s: Schedule) -> Point:
-    """`p` with what `warps` and `stages` lines say."""
+    """`p` with what `warps`, `stages` and `rescale` lines say."""
     if s.warps is not None:
         p = replace(p, warpgroups=s.warps.get("consumer") or p.warpgroups, turns=s.warps.name == "ping_pong")
+    if s.rescale is not None:
+        p = replace(p, seldom=s.rescale[1])
     pinned = s.tile or s.choices or s.warps or s.stages
     return replace(p, stages=s.stages or p.stages, by="spec" if pinned else p.by)
 

@@ -33,6 +33,7 @@ KNOBS = (
     Knob("turns", (False, True)),
     Knob("wait", (0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 1.0)),
     Knob("stages", (1, 2, 3, 4, 5)),
+    Knob("seldom", (None, 8.0)),
 )
 
 
@@ -59,6 +60,8 @@ def allowed(attn: Attention, schedule: Schedule, knobs: tuple[Knob, ...] = KNOBS
         out["warpgroups"] = out["warpgroups"] if consumers is None else (consumers,)
     if schedule.stages is not None:
         out["stages"] = (schedule.stages,)
+    if schedule.rescale is not None:
+        out["seldom"] = (schedule.rescale[1],)
     return {n: v for n, v in out.items() if n in {k.field for k in knobs}}
 
 
@@ -79,4 +82,4 @@ def _distance(knob: Knob, a: Any, b: Any) -> float:
     """Places between two values along the knob; of others, how much they differ."""
     if a in knob.values and b in knob.values:
         return abs(knob.values.index(a) - knob.values.index(b))
-    return float(abs(a - b))
+    return float("inf") if a is None or b is None else float(abs(a - b))

@@ -26,6 +26,7 @@ def _table(row: Row) -> str:
     values: dict[str, object] = {"width": row.width}
     values |= {} if row.value is None else {"value": row.value}
     values |= {n: " ".join(sorted(some)) for n, some in zip(CLASSES, row.classes, strict=True) if some}
-    values |= {f.name: getattr(row.point, f.name) for f in fields(Point) if f.name != "by"}
+    point = {f.name: getattr(row.point, f.name) for f in fields(Point) if f.name != "by"}
+    values |= {n: v for n, v in point.items() if v is not None}
     values["source"] = row.source
     return "[[point]]\n" + "".join(f"{n} = {json.dumps(v)}\n" for n, v in values.items())

@@ -231,3 +231,26 @@ def test_outputs_keep_what_is_not_stored_and_round_to_their_dtype():
         exact = (1 + np.arange(8) / 512).astype(np.float32)
         assert np.isnan(out[0].astype(np.float32))
         np.testing.assert_array_equal(out[1:].astype(np.float32), exact.astype(ml_dtypes.bfloat16).astype(np.float32))
+
+
+def test_what_may_be_left_out_changes_nothing():
+    def doubled(unless: str) -> np.ndarray:
+        p = program(
+            f"x = 3.0\nx = @x * where(iota(k) < 5, 1.0, 2.0) unless {unless}\nstore out[iota(k)] over k = @x",
+            registers="x : f32[k = 8]",
+            tensors="out : out f32[8]",
+        )
+        out = np.zeros(8, np.float32)
+        run(p, {"out": out}, {"N": 5})
+        return out
+
+    for unless in ("iota(k) < 5", "iota(k) < 2", "N == 4"):
+        np.testing.assert_array_equal(doubled(unless), [3.0] * 5 + [6.0] * 3)
+    for unless in ("iota(k) < 6", "N == 5"):
+        with pytest.raises(errors.Changed, match="x changes in lanes where"):
+            doubled(unless)
+
+
+def test_what_is_no_number_stays_so():
+    p = program("x = log(-1.0)\nx = @x * 1.0 unless N == 5", registers="x : f32[k = 8]")
+    run(p, {}, {"N": 5})

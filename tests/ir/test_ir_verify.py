@@ -111,6 +111,8 @@ BROKEN = {
     ("register a : bf16", "register a : i32"): "operand a holds no floats",
     ("    await q pending 0", "    x = 2.0\n    await q pending 0"): "`x = 2.0` writes what the statement around it uses",
     ("after 1 of 2", "after 3 of 2"): "after 3 of 2 groups",
+    ("1.0 after 1", "1.0 unless @x == 1.0 after 1"): "what may be left out has statements in its middle",
+    ("x = @x * z", "x = @x * z unless z"): "`unless z` is no condition",
     ("    await q pending 0", "    arrive m"): "queue q is never awaited",
     ("  sync n", "  await z pending 0\n  sync n"): "queue z is awaited, but nothing is put in it",
     ("  arrive m\n", ""): "barrier m is waited for, but nothing arrives on it",

@@ -74,6 +74,8 @@ def test_neighbours_differ_in_one_knob():
         ("warps specialized(consumer = 2)", "turns", (False,)),
         ("warps ping_pong(consumer = 3)", "warpgroups", (3,)),
         ("stages 3", "stages", (3,)),
+        ("rescale delayed", "seldom", (None,)),
+        ("rescale conditional 4", "seldom", (4.0,)),
     ],
 )
 def test_what_the_schedule_says_is_not_varied(line, name, values):
