@@ -220,9 +220,11 @@ def _shaped(program: Program, case: Case, point: Point) -> Iterator[tuple[str, P
 
 
 def options_of(case: Case, point: Point) -> HopperOptions:
-    """What the passes are told.  Blocks claim tiles where these differ in length, else each has its share of them."""
+    """What the passes are told.  Blocks claim tiles where these differ in length, else each has its share of them.  Tiles that
+    may have no rows, and products awaited one by one, leave nothing of the next tile to do ahead."""
     groups = ROWS_OF_A_THREAD * point.keys // COLUMNS
     lag = case.schedule.overlap is not False
+    dense = case.attn.index(case.attn.q).storage.kind == "dense"
     work: Kind = "static" if mask_class(case.attn) == "full" else "dynamic"
     pairs: Literal["rows", "heads"] | None = None
     if case.schedule.cluster == PAIR:
@@ -230,7 +232,7 @@ def options_of(case: Case, point: Point) -> HopperOptions:
     return HopperOptions(
         point.warpgroups,
         Pipeline(lag, round(point.wait * groups)),
-        Roles(point.stages, point.queries, point.turns, work),
+        Roles(point.stages, point.queries, point.turns, work, ahead=point.ahead if lag and dense else "nothing"),
         pairs,
         point.seldom,
     )

@@ -11,7 +11,7 @@ from tilec.backends.cuda import copies, cp_async, fragments, mma, mma_sync
 from tilec.backends.cuda.expressions import CPP, SCALAR
 from tilec.backends.cuda.shared import arrivals, unit_of, warps_of
 from tilec.backends.cuda.writer import Writer
-from tilec.ir.expr import Fetch, Int, Op
+from tilec.ir.expr import Fetch, Int, Op, Var
 from tilec.ir.nodes import (
     Arrive,
     Await,
@@ -35,6 +35,7 @@ from tilec.ir.nodes import (
 )
 from tilec.ir.print import show_stmt
 
+UNSETTLED = "products are in flight across the end of a block, and not on every path to there"
 SEGMENTS = {"all": "every tile, masked", "left": "masked", "full": "no mask", "right": "masked"}
 
 
@@ -65,6 +66,8 @@ def statement(w: Writer, s: Stmt, depth: int) -> None:
     match s:
         case Let(name, Fetch(tensor, index)) if w.x.tensors[tensor].dtype == "i64":
             let(w, name, w.x.element(tensor, index, SCALAR), depth, "i64")
+        case Let(name, Var(other)) if other in w.x.longs:
+            let(w, name, w.x.show(s.value), depth, "i64")
         case Let(name, value):
             let(w, name, w.x.show(value), depth, "f32" if w.x.kind(value) == "float" else "i32")
         case Claim(name, counter):
@@ -168,19 +171,28 @@ def branch(w: Writer, s: If, depth: int) -> None:
             value = next(x.value for x in s.then if isinstance(x, Let) and x.name == name)
             let(w, name, "0", depth, "f32" if w.x.kind(value) == "float" else "i32")
     w.line(depth, f"if ({w.x.show(s.cond)}) {{")
-    settled(w, s.then, depth + 1)
+    before = in_flight(w)
+    block(w, s.then, depth + 1)
+    after, w.in_flight = in_flight(w), before
     if s.orelse:
         w.line(depth, "} else {")
-        settled(w, s.orelse, depth + 1)
+        block(w, s.orelse, depth + 1)
+    if in_flight(w) != after:
+        raise ValueError(UNSETTLED)
     w.line(depth, "}")
 
 
+def in_flight(w: Writer) -> dict[str, list[str]]:
+    """Destinations of the products of each queue that has some in flight."""
+    return {queue: list(names) for queue, names in w.in_flight.items() if names}
+
+
 def settled(w: Writer, stmts: tuple[Stmt, ...], depth: int, known: frozenset[str] = frozenset()) -> None:
-    """A nested block.  Raises ValueError unless it leaves the products in flight that it found: on every path the same are."""
-    before = {queue: list(names) for queue, names in w.in_flight.items() if names}
+    """A block that may run any number of times.  Raises ValueError unless it leaves the products in flight that it found."""
+    before = in_flight(w)
     block(w, stmts, depth, known)
-    if {queue: names for queue, names in w.in_flight.items() if names} != before:
-        raise ValueError("products are in flight across the end of a block, and not on every path to there")
+    if in_flight(w) != before:
+        raise ValueError(UNSETTLED)
 
 
 def loop(w: Writer, s: For, depth: int) -> None:

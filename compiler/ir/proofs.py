@@ -7,9 +7,9 @@ Of every group of loops (one block, one formula, the same rows) and every sample
     a tile that no loop walks is empty, but for one at either end where a cluster `prologue` stands beside the loops
     (software pipelining peels it)
 
-Samples are environments that the program could meet: extents at random, scalars that are assigned once computed from
-them, all others (claimed tiles, loop variables) at random; tables and params are increasing sequences.  Samples whose rows are
-empty or negative are no tiles and are passed over.
+Samples are environments that the program could meet: extents at random, scalars that always are assigned the same value of
+others computed from them, all others (claimed tiles, loop variables) at random; tables and params are increasing sequences.
+Samples whose rows are empty or negative are no tiles and are passed over.
 """
 
 from __future__ import annotations
@@ -65,17 +65,17 @@ def check_proofs(p: Program, report: Report) -> None:
 
 def groups(role: Role) -> list[Group]:
     """Loops with proofs, grouped by block, formula and rows."""
-    assigned: dict[str, int] = {}
+    assigned: dict[str, set[Let | Seek | Claim]] = {}
     for s in walk_statements(role.body):
         if isinstance(s, Let | Seek | Claim):
-            assigned[s.name] = assigned.get(s.name, 0) + 1
+            assigned.setdefault(s.name, set()).add(s)
     out: list[Group] = []
 
     def block(body: tuple[Stmt, ...], before: tuple[Let | Seek, ...]) -> tuple[Let | Seek, ...]:
         found: dict[tuple[Any, ...], Group] = {}
         peeled = any(isinstance(s, Cluster) and s.kind == "prologue" for s in body)
         for s in body:
-            if isinstance(s, Let | Seek) and assigned[s.name] == 1:
+            if isinstance(s, Let | Seek) and assigned[s.name] == {s} and not _counts(s):
                 before = (*before, s)
             if isinstance(s, For) and s.proof is not None:
                 key = (s.proof.formula, s.proof.rows)
@@ -90,6 +90,10 @@ def groups(role: Role) -> list[Group]:
 
     block(role.body, ())
     return out
+
+
+def _counts(s: Let | Seek) -> bool:
+    return isinstance(s, Let) and s.name in free_vars(s.value)
 
 
 class Increasing:

@@ -47,11 +47,14 @@ class Consumer:
 
     def body(self) -> tuple[Stmt, ...]:
         """All that a consumer does."""
-        tile = (*self.block(self.role.body), *self.work.received())
+        return self.around((*self.block(self.role.body), *self.work.received()))
+
+    def around(self, tile: tuple[Stmt, ...], entry: tuple[Stmt, ...] = ()) -> tuple[Stmt, ...]:
+        """A tile for every one of the work; `entry` comes before the first."""
         first: tuple[Stmt, ...] = ()
         if self.turn is not None:
             first = (If(compare("==", self.me, self.role.count - 1), (Arrive(Bar(self.turn.name, Int(0))),)),)
-        return self.work.around(tile, first)
+        return self.work.around(tile, first, entry=entry)
 
     @property
     def me(self) -> Var:

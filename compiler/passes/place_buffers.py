@@ -9,7 +9,7 @@ product reads or writes, and the sums as notes.  No result changes.
               copy for themselves, panels may also be of 64 or 32 bytes, and fill the tile
     FRAGMENT  accumulators and first operands lie over lanes as wgmma has them (PTX ISA, register fragments); of an accumulator
               rounded to 16 bits, that is the operand's layout, so weights become an operand without moving between lanes
-    REUSE     a tile that is computed element by element from one nobody reads again takes its place: weights that of scores
+    REUSE     see `reuse`
     SHARED    bytes of all shared tiles and barriers; E0803 with the sum if they exceed the target's
     PARTS     a row's sum that steps only scale by factors of the row and add sums to is kept as each lane's part, and added up
               over a quad's lanes where it is read: a step then exchanges maxima only
@@ -26,7 +26,7 @@ from math import prod
 from tilec.dsl.faults import ScheduleFault
 from tilec.ir.attention import BYTES
 from tilec.ir.axes import Lanes, buffer_lanes, contracted, stage_bytes
-from tilec.ir.expr import Expr, Float, Op, Read, Reduce, substitute, walk
+from tilec.ir.expr import Expr, Float, Op, Read, Reduce, walk
 from tilec.ir.nodes import (
     Buffer,
     Compute,
@@ -36,14 +36,10 @@ from tilec.ir.nodes import (
     Mma,
     Program,
     Role,
-    Slot,
-    Stmt,
     Unit,
-    blocks,
-    map_exprs,
-    rewrite,
 )
 from tilec.ir.nodes import walk as statements
+from tilec.passes.reuse import in_place
 from tilec.passes.scope import key_axes
 from tilec.passes.tidy import read
 from tilec.targets import target
@@ -62,7 +58,7 @@ PARTS = Layout("parts", (("lanes", 4),))  # of a quad: PTX ISA, wgmma, register 
 def place_buffers(program: Program) -> Program:
     """The program with layouts.  ScheduleFault E0803, E0812 for what does not fit, E0812 for products without an instruction."""
     _, k = key_axes(program)
-    program = program.with_(roles=tuple(_reused(r, k) for r in program.roles))
+    program = program.with_(roles=tuple(in_place(r, k) for r in program.roles))
     constants = dict(program.tile)
     whole = any(r.unit == "warpgroup" for r in program.roles)
     shared = tuple(
@@ -153,63 +149,6 @@ def _check_shape(s: Mma, lanes: dict[str, Lanes], columns: int, depth: int) -> N
         message = f"a product with {columns} columns over {deep} of `{axis}` has no matrix instruction"
         note = f"it needs a multiple of {COLUMNS} up to {WIDEST}, over a multiple of {depth}"
         raise ScheduleFault("E0812", message, note=note, hint="the portable backend pads it")
-
-
-# ---------------------------------------------------------------------------------------------- rule REUSE
-
-
-def _reused(role: Role, k: str) -> Role:
-    """`role` with tiles along the keys in place of those they are computed from."""
-    buffers = {b.name: b for b in role.buffers}
-    into = {s.dst.buffer for s in statements(role.body) if isinstance(s, Mma)}
-    for b in role.buffers:
-        sources = {
-            x.buffer
-            for s in statements(role.body)
-            if isinstance(s, Compute) and s.dst == Slot(b.name)
-            for x in walk(s.value)
-            if isinstance(x, Read) and x.buffer in into and buffers[x.buffer].axes == b.axes
-        }
-        if b.name in into or len(sources) != 1 or k not in {a.name for a in b.axes} or len(b.axes) < 2:
-            continue
-        (source,) = sources
-        if buffers[source].dtype == b.dtype and not _both_live(role.body, source, b.name):
-            role = _renamed(role, b.name, source)
-    return role
-
-
-def _both_live(body: tuple[Stmt, ...], source: str, name: str) -> bool:
-    """Unless, in every block, each is written before it is read, and `source` is not read after `name` was written, before
-    it is written anew."""
-    holds: str | None = None  # which of the two the block wrote last
-    for s in body:
-        reads = read((s,)) if not blocks(s) or isinstance(s, Compute) else set()
-        if (name in reads and holds != name) or (source in reads and holds != source):
-            return True
-        if _target(s) in (name, source):
-            holds = _target(s)
-        if not isinstance(s, Compute) and any(_both_live(b, source, name) for b in blocks(s)):
-            return True
-    return False
-
-
-def _target(s: Stmt) -> str | None:
-    return s.dst.buffer if isinstance(s, Compute | Load | Mma) else None
-
-
-def _renamed(role: Role, old: str, new: str) -> Role:
-    env: dict[Expr, Expr] = {Read(old): Read(new)}
-
-    def rule(s: Stmt) -> tuple[Stmt, ...]:
-        s = map_exprs(s, lambda e: substitute(e, env))
-        if isinstance(s, Compute | Load) and s.dst.buffer == old:
-            s = replace(s, dst=replace(s.dst, buffer=new))
-        elif isinstance(s, Mma):
-            a, b = (replace(x, buffer=new) if x.buffer == old else x for x in (s.a, s.b))
-            s = replace(s, a=a, b=b)
-        return (s,)
-
-    return replace(role, body=rewrite(role.body, rule), buffers=tuple(b for b in role.buffers if b.name != old))
 
 
 # ---------------------------------------------------------------------------------------------- sums

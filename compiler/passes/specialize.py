@@ -11,13 +11,14 @@ changes.
     OWN       query rows belong to an instance: a slot per warpgroup, read into registers, or by the products themselves
     CLUSTER   the CTAs of a cluster fill the rings of keys and values for each other (see `rings`: PART), so they walk the same
               tiles.  A producer ends when the other CTAs have given back all of its slots: nobody arrives at a CTA that is gone
+    TURNOVER  parts of the next tile come before the end of one (see `turnover`: NUMBER, SCORES)
     WORK      `one`: a CTA has one tile.  `static`: tiles cta, cta + ctas, …  `dynamic`: the first is the CTA's own number, others
               are claimed from a counter (see `work`)
     TRADE     registers per thread after setmaxnreg; all warpgroups together have what the CTA was launched with
 
 Sources: FlashAttention-3, Shah et al., arXiv 2407.08608, section 3.1; PTX ISA, mbarrier and setmaxnreg.
-Raises ScheduleFault E0811 for tiles that are no boxes, operands that are no 16-bit floats and clusters that cannot share, and
-E0808 for counts out of range.
+Raises ScheduleFault E0811 for tiles that are no boxes, operands that are no 16-bit floats, clusters that cannot share and
+tiles that cannot begin ahead, and E0808 for counts out of range.
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ from tilec.ir.nodes import Barrier, If, Load, Program, Role, While
 from tilec.ir.nodes import walk as statements
 from tilec.passes.consumer import Consumer
 from tilec.passes.producer import Producer
+from tilec.passes.reuse import in_place
 from tilec.passes.rings import Position, Ring, check_walks, find_rings
-from tilec.passes.scope import fresh
+from tilec.passes.scope import fresh, key_axes
 from tilec.passes.tails import find_tails
 from tilec.passes.tidy import tidy
+from tilec.passes.turnover import Ahead, turned
 from tilec.passes.work import Kind, work_of
 
 REGISTERS = {1: (56, 256), 2: (24, 240), 3: (32, 160)}  # producer, consumers; by number of consumer warpgroups
@@ -46,7 +49,9 @@ FILE, WARPGROUP, UNIT, LEAST, MOST = 65_536, 128, 8, 24, 256  # registers of an 
 class Roles:
     """`stages` of the rings of keys and values.  `queries`: what the products read them from.  `turns`: rule TURNS, where
     there are several warpgroups.  `work`: rule WORK.  `registers`: (producer, consumer), None for the usual split.
-    `query_slots` of each warpgroup: with two, queries of the next tile are there when a tile ends whose products read them."""
+    `query_slots` of each warpgroup: with two, queries of the next tile are there when a tile ends whose products read them.
+    `ahead`: what of the next tile is done before a tile ends (rule TURNOVER): its number is received and mapped, or its first
+    scores are issued as well."""
 
     stages: int = 2
     queries: Literal["registers", "shared"] = "registers"
@@ -54,6 +59,7 @@ class Roles:
     work: Kind = "dynamic"
     registers: tuple[int, int] | None = None
     query_slots: int = 1
+    ahead: Ahead = "nothing"
 
 
 def specialize(program: Program, roles: Roles = Roles()) -> Program:
@@ -75,10 +81,16 @@ def specialize(program: Program, roles: Roles = Roles()) -> Program:
     turn = Barrier(pass_on.name, "named", 2, role.count) if roles.turns and role.count > 1 else None
     shared = roles.queries == "shared"
     produced = Producer(role, rings, work, tails, half, Position(work.steps, leader)).body()
-    consumed = Consumer(role, rings, work, turn, shared, Position(work.steps, leader)).body()
+    role = role if roles.ahead == "nothing" else in_place(role, key_axes(program)[1])
+    consumer = Consumer(role, rings, work, turn, shared, Position(work.steps, leader))
+    if roles.ahead == "nothing":
+        consumed = consumer.body()
+    else:
+        entry, tile = turned(consumer, program, roles.ahead)
+        consumed = consumer.around(tile, entry)
     kept = tuple(b for b in role.buffers if b.name not in rings or (rings[b.name].own and not shared))
-    own = (*((tails.landed,) if tails.used(produced) else ()), *(() if turn is None else (turn,)))
-    barriers = (*(b for r in found for b in (r.full, r.empty)), *work.barriers, *own)
+    extra = (*((tails.landed,) if tails.used(produced) else ()), *(() if turn is None else (turn,)))
+    barriers = (*(b for r in found for b in (r.full, r.empty)), *work.barriers, *extra)
     return tidy(
         program.with_(
             extents=(*program.extents, *work.extents),

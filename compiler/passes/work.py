@@ -111,21 +111,26 @@ class Work:
         return (full, Barrier(self.empty.name, "mbarrier", readers, SLOTS))
 
     def around(
-        self, body: tuple[Stmt, ...], first: tuple[Stmt, ...] = (), last: tuple[Stmt, ...] = ()
+        self,
+        body: tuple[Stmt, ...],
+        first: tuple[Stmt, ...] = (),
+        last: tuple[Stmt, ...] = (),
+        entry: tuple[Stmt, ...] = (),
     ) -> tuple[Stmt, ...]:
-        """The body for every tile; `first` and `last` run once."""
+        """The body for every tile; `first` and `last` run once, as does `entry`, which is of the first tile."""
         start = Let(self.steps.name, ZERO)
         if self.kind == "one":
             return (start, *first, *body, *last)
         unit = floordiv(Var("cta"), self.cluster)
         env: dict[Expr, Expr] = {unit: self.tile}
-        loop = While(
-            compare("<", self.tile, self.count),
-            rewrite(body, lambda s: (map_exprs(s, lambda e: substitute(e, env)),)),
-        )
+
+        def of_tile(b: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+            return rewrite(b, lambda s: (map_exprs(s, lambda e: substitute(e, env)),))
+
+        loop = While(compare("<", self.tile, self.count), of_tile(body))
         counts = (Let(self.done.name, ZERO), Let(self.filled.name, ZERO), start)
         lets = (Let(self.count.name, self.tiles), Let(self.tile.name, unit), *counts)
-        return (*lets, *first, loop, *last)
+        return (*lets, *first, *of_tile(entry), loop, *last)
 
     def claimed(self) -> tuple[Stmt, ...]:
         """The next tile, by the producer."""

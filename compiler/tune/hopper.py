@@ -23,6 +23,7 @@ from tilec.tune.classes import known_length, mask_class, score_class
 ROWS = 64  # of a warpgroup's matrix instruction
 DEPTH = 16  # keys of one step of the product with values
 QUERIES: tuple[Literal["registers", "shared"], ...] = ("registers", "shared")
+AHEAD: tuple[Literal["nothing", "number", "scores"], ...] = ("nothing", "number", "scores")
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Point:
     turns: bool
     wait: float
     stages: int
+    ahead: Literal["nothing", "number", "scores"] = "nothing"
     by: str = "record"
     seldom: float | None = None
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from tilec.ir.attention import Attention
 from tilec.schedule import Schedule
-from tilec.tune.hopper import DEPTH, QUERIES, ROWS, Point
+from tilec.tune.hopper import AHEAD, DEPTH, QUERIES, ROWS, Point
 
 MOST_KEYS = 256  # of one product: PTX ISA, wgmma.mma_async, n
 
@@ -34,6 +34,7 @@ KNOBS = (
     Knob("wait", (0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 1.0)),
     Knob("stages", (1, 2, 3, 4, 5)),
     Knob("seldom", (None, 8.0)),
+    Knob("ahead", AHEAD),
 )
 
 

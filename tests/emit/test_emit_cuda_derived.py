@@ -26,6 +26,18 @@ CASES = {
         HopperOptions(2, Pipeline(wait=20), Roles(queries="shared", turns=False)),
         80,
     ),
+    "causal, 128, the next number first": (kit.FIXTURE, HopperOptions(roles=Roles(ahead="number")), 128),
+    "causal, 128, the next scores first": (kit.FIXTURE, HopperOptions(roles=Roles(ahead="scores")), 128),
+    "no mask, 64, three warpgroups, the next scores first": (
+        kernel(**HALF),
+        HopperOptions(3, Pipeline(wait=0), Roles(4, "shared", work="static", ahead="scores")),
+        128,
+    ),
+    "causal, 256, the next scores first": (
+        kernel("mask k <= q", d="d : 256", scale="scale 1 / 16", schedule=""),
+        HopperOptions(2, Pipeline(wait=20), Roles(queries="shared", turns=False, ahead="scores")),
+        80,
+    ),
 }
 
 
