@@ -38,9 +38,9 @@ class Point:
     turns: bool
     wait: float
     stages: int
-    ahead: Literal["nothing", "number", "scores"] = "nothing"
     by: str = "record"
     seldom: float | None = None
+    ahead: Literal["nothing", "number", "scores"] = "nothing"
 
 
 CLASSES = ("mask", "score", "length")
