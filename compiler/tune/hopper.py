@@ -29,8 +29,8 @@ AHEAD: tuple[Literal["nothing", "number", "scores"], ...] = ("nothing", "number"
 @dataclass(frozen=True)
 class Point:
     """Tiles of 64 rows for each of `warpgroups` and of `keys`; the other choices as `native.HopperOptions` has them, with
-    `wait` as a part of the exponentials.  `seldom`: what `rescale conditional` says, None for a rescale at every step.  `by`: who
-    decides."""
+    `wait` as a part of the exponentials.  `seldom`: what `rescale conditional` says, None for a rescale at every step.
+    `ahead`: what of the next tile is done before one ends, where all tiles have rows.  `by`: who decides."""
 
     warpgroups: int
     keys: int
