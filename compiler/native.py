@@ -219,6 +219,14 @@ def _shaped(program: Program, case: Case, point: Point) -> Iterator[tuple[str, P
         yield name, program
 
 
+def clustered(case: Case, point: Point) -> bool:
+    """Whether pairs of CTAs share keys: if a line says so; where none does, if the point does, for whole tensors of many rows."""
+    if case.schedule.cluster is not None:
+        return case.schedule.cluster == PAIR
+    dense = all(i.storage.kind == "dense" for i in case.attn.indices)
+    return point.cluster == PAIR and dense and "short" not in case.features
+
+
 def options_of(case: Case, point: Point) -> HopperOptions:
     """What the passes are told.  Blocks claim tiles where these differ in length, else each has its share of them.  Tiles that
     may have no rows, and products awaited one by one, leave nothing of the next tile to do ahead."""
@@ -227,7 +235,7 @@ def options_of(case: Case, point: Point) -> HopperOptions:
     dense = case.attn.index(case.attn.q).storage.kind == "dense"
     work: Kind = "static" if mask_class(case.attn) == "full" else "dynamic"
     pairs: Literal["rows", "heads"] | None = None
-    if case.schedule.cluster == PAIR:
+    if clustered(case, point):
         pairs = "heads" if pairable(distinct_indices(case.attn)) else "rows"
     return HopperOptions(
         point.warpgroups,

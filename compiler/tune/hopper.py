@@ -30,7 +30,8 @@ AHEAD: tuple[Literal["nothing", "number", "scores"], ...] = ("nothing", "number"
 class Point:
     """Tiles of 64 rows for each of `warpgroups` and of `keys`; the other choices as `native.HopperOptions` has them, with
     `wait` as a part of the exponentials.  `seldom`: what `rescale conditional` says, None for a rescale at every step.
-    `ahead`: what of the next tile is done before one ends, where all tiles have rows.  `by`: who decides."""
+    `ahead`: what of the next tile is done before one ends, where all tiles have rows.  `cluster`: CTAs that share keys, in calls
+    of whole tensors.  `by`: who decides."""
 
     warpgroups: int
     keys: int
@@ -41,6 +42,7 @@ class Point:
     by: str = "record"
     seldom: float | None = None
     ahead: Literal["nothing", "number", "scores"] = "nothing"
+    cluster: int = 1
 
 
 CLASSES = ("mask", "score", "length")

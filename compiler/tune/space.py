@@ -35,6 +35,7 @@ KNOBS = (
     Knob("stages", (1, 2, 3, 4, 5)),
     Knob("seldom", (None, 8.0)),
     Knob("ahead", AHEAD),
+    Knob("cluster", (1, 2)),
 )
 
 
