@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PROGRAM = "program.tile_ir"
 ALIGNED: frozenset[Feature] = frozenset({"aligned"})  # what tensor maps and 16-byte stores need of every call
 SHORT: frozenset[Feature] = frozenset({"short"})  # few queries: heads that share a key head share a tile
-TRIES = 4  # programs given to the assembler before its complaint is the user's
+TRIES = 8  # programs given to the assembler before its complaint is the user's
 
 
 class Cuda:

@@ -64,7 +64,7 @@ TAKEN = {
     "128, prefix": (spec("mask k <= q or k < 40"), (128, 128)),
     "128, chunks": (spec("mask q // 256 == k // 256 and k <= q"), (128, 128)),
     "128, ALiBi": (spec("param slope[h] : f32", "score s = s - slope[h] * (q - k)", "mask k <= q"), (128, 128)),
-    "128, bias": (spec(*BIAS, CAUSAL), (128, 96)),
+    "128, bias": (spec(*BIAS, CAUSAL), (128, 112)),
     "192 and 128": (spec(CAUSAL, d=192, more="e : 128", value="V[b, k, h, e] : bf16", output="O[b, q, h, e]"), (128, 128)),
     "two pairs": (spec("query Qr[b, q, h, r] : bf16", "key Kr[b, k, r] : bf16", CAUSAL, more="r : 64"), (128, 128)),
     "256, causal": (spec(CAUSAL, d=256), (128, 80)),
@@ -198,7 +198,8 @@ def test_all_refused_lines_come_at_once_in_order():
 def test_shapes_are_tried_from_the_measured_ones_down():
     attn, schedule = parts(spec(CAUSAL, d=64))
     tried = list(points(attn, schedule))
-    assert tried[:3] == [p for widths, p in table() if widths == (64, 64)]
+    measured = [p for widths, p in table() if widths == (64, 64)]
+    assert len(measured) > 1 and tried[: len(measured)] == measured
     assert len(set(tried)) == len(tried)
     assert {p.warpgroups for p in tried} == {1, 2, 3} and min(p.keys for p in tried) == 16
     assert not any(p.turns for p in tried if p.warpgroups == 1)

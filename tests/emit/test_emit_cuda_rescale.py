@@ -35,7 +35,7 @@ def left_out(p):
 
 @pytest.mark.parametrize(
     ("lines", "found"),
-    [("", None), ("rescale delayed", None), ("rescale conditional 8", "-8.0"), ("rescale conditional 2.5", "-2.5")],
+    [("", "-8.0"), ("rescale delayed", None), ("rescale conditional 8", "-8.0"), ("rescale conditional 2.5", "-2.5")],
 )
 def test_the_line_decides(lines, found):
     read = attention(128, CAUSAL, lines)
