@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from tilec.ir.errors import DoubleFill, MissingFence, Race
 from tilec.ir.memory import Box
-from tilec.ir.nodes import Stmt
+from tilec.ir.nodes import Copy, Stmt
 from tilec.ir.print import show_stmt
 
 Clock = dict[Hashable, int]
@@ -56,6 +56,12 @@ class Access:
     def ordered_before(self, clock: Clock) -> bool:
         return clock.get(self.thread, 0) >= self.time
 
+    def crosses(self, old: Access) -> bool:
+        """Whether this goes to where `old` went through the other proxy: a product that reads what was stored, a copy of the
+        tensor memory accelerator over what was read or stored."""
+        copied = self.fill and isinstance(self.stmt, Copy) and self.stmt.signal is not None
+        return not old.asynchronous and (copied or (self.chained and old.write))
+
     def describe(self) -> str:
         return f"{'write' if self.write else 'read'} by {self.who}: {show_stmt(self.stmt)}"
 
@@ -90,7 +96,7 @@ class History:
             if not old.ordered_before(clock):
                 kind = DoubleFill if new.fill and (old.fill or not old.write) else Race
                 raise kind(f"{place}: nothing orders the\n  {old.describe()}\n  before the\n  {new.describe()}")
-            if new.chained and not old.asynchronous and old.write and clock.get(fenced(old.thread), 0) < old.time:
+            if new.crosses(old) and clock.get(fenced(old.thread), 0) < old.time:
                 raise MissingFence(f"{place}: no fence between the\n  {old.describe()}\n  and the\n  {new.describe()}")
 
     def add(self, stage: int, new: Access, clock: Clock) -> None:

@@ -24,7 +24,8 @@ class DoubleFill(Race):
 
 
 class MissingFence(Race):
-    """An asynchronous Mma reads shared memory that ordinary stores wrote, with no `fence async_proxy` between."""
+    """Shared memory is used by ordinary accesses and then by the asynchronous proxy (an Mma that reads what was stored, a copy of
+    the tensor memory accelerator over what was read), with no `fence async_proxy` between (PTX ISA, async proxy)."""
 
 
 class OverArrival(ExecutionError):

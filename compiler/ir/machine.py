@@ -297,6 +297,7 @@ class Instance:
         join(self.clock, phase.clock)
 
     def fence(self, kind: str) -> None:
-        """`async_proxy`: writes so far may be read by asynchronous operations of whoever is ordered after this."""
+        """`async_proxy`: asynchronous operations of whoever is ordered after this may read what was written so far, and write
+        over what was read."""
         self.clock[fenced(self.label)] = self.clock[self.label]
         self._tick()

@@ -164,8 +164,8 @@ class Priority(Stmt):
 
 @dataclass(frozen=True)
 class Fence(Stmt):
-    """Orders this instance's earlier writes before other units' reads: `async_proxy` stands between ordinary writes to
-    shared memory and an asynchronous Mma (or TMA) that reads them."""
+    """Orders this instance's earlier accesses before other units': `async_proxy` stands between ordinary writes to shared
+    memory and an asynchronous Mma (or TMA) that reads them, and between ordinary reads and a TMA copy over what they read."""
 
     kind: str
 

@@ -1,6 +1,7 @@
 """The consumers of `specialize`: the body that loaded for itself, with waits in place of loads and slots given back.
 
-RELEASE  a slot is given back after the Await that completes the last product reading it
+RELEASE  a slot is given back after the Await that completes the last product reading it, or after a fence where it was read
+         into registers
 TURNS    `turn[i]` is warpgroup i's: complete when i syncs and the one before it has arrived.  The last one gives the
          first turn away
 """
@@ -18,6 +19,7 @@ from tilec.ir.nodes import (
     Barrier,
     Cluster,
     Compute,
+    Fence,
     For,
     If,
     Load,
@@ -120,7 +122,8 @@ class Consumer:
         out: list[Stmt] = [Wait(Bar(ring.full.name, stage), mod(uses, 2))]
         self.held[ring.tile.name] = stage
         if not self.shared_queries:
-            out += [Compute(Slot(ring.tile.name), Read(ring.buffer.name, stage)), ring.release(stage)]
+            taken = Compute(Slot(ring.tile.name), Read(ring.buffer.name, stage))
+            out += [taken, Fence("async_proxy"), ring.release(stage)]
         return out
 
     def queries_done(self) -> tuple[Stmt, ...]:

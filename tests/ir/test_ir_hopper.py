@@ -55,12 +55,14 @@ V_FREE = "          arrive v_empty[(n - 1) % 2]\n"
 LAST = "        await wgmma pending 0\n"
 LAST_V = "      copy sV[(n - 1) % 2] = V[b, iota(k), h // G, iota(d)] where iota(k) < N signal v_full[(n - 1) % 2]\n"
 Q_READ, Q_FREE = "    Q = @sQ[wg]\n", "    arrive q_empty[wg]\n"
+Q_FENCE = "    fence async_proxy                             # the producer copies over what was read\n"
 SLOT_WAIT = "    wait slot_full[(it - 1) % 2] parity (it - 1) // 2 % 2\n"
 AWAIT1, AWAIT0 = "        await wgmma pending 1\n", "          await wgmma pending 0\n"
 RACE, STUCK, FILL = (errors.Race,), (errors.Deadlock,), (errors.DoubleFill,)
 EARLY = (errors.Race, errors.Undefined)
 
 MUTANTS = {
+    "Q copied over without a fence after ordinary reads": ([(Q_FENCE, "")], (errors.MissingFence,), SHORT),
     "K is never released": ([(K_FREE, "")], STUCK),
     "V is not released after the last step": ([(LAST + "        arrive v_empty[(n - 1) % 2]\n", LAST)], STUCK),
     "consumer starts with the wrong parity": ([(K_WAIT, K_WAIT.replace("n // 2", "(n // 2 + 1)"))], EARLY + STUCK),
@@ -86,7 +88,7 @@ MUTANTS = {
     "K signals the other slot": ([("signal k_full[n % 2]", "signal k_full[(n + 1) % 2]")], EARLY),
     "V read without waiting for it": ([("        wait v_full[(n - 1) % 2] parity (n - 1) // 2 % 2\n", "")], EARLY),
     "the last V is never loaded": ([(LAST_V, "")], STUCK),
-    "Q released before it is read": ([(Q_READ + Q_FREE, Q_FREE + Q_READ)], FILL, SHORT),
+    "Q released before it is read": ([(Q_READ + Q_FENCE + Q_FREE, Q_FREE + Q_READ + Q_FENCE)], FILL, SHORT),
     "nobody gives the first turn": ([("    arrive turn[0] ", "    priority 0 ")], STUCK),
     "the claimed tile is read too early": ([(SLOT_WAIT, "")], (errors.OverArrival, *EARLY), DEAD),
     "the tile slot counts from the first tile": ([("[(it - 1) % 2]", "[it % 2]"), ("(it - 1) // 2", "it // 2")], STUCK),

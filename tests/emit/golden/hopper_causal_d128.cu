@@ -124,6 +124,8 @@ DEVICE void named_arrive(int bar, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(bar), "r"(threads) : "memory");
 }
 
+DEVICE void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 template <int N>
 DEVICE void registers_down() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
 
@@ -404,6 +406,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) causal_gqa_forward(
       wait(smem + q_full + 8 * wg, (it & 1));
       // Q = @sQ[wg]
       load_rows<8>(Q, smem + sQ + sQ_stage * wg);
+      // fence async_proxy
+      fence_async_proxy();
       // arrive q_empty[wg]
       arrive(smem + q_empty + 8 * wg);
       // O = 0.0
