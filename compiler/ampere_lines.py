@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilec.dsl.faults import Fault, ScheduleFault
-from tilec.dsl.spans import Span
 from tilec.ir.attention import Attention
+from tilec.line_faults import at, refused, tile_faults
 from tilec.passes.split_rows import LEGAL
 from tilec.passes.stage_copies import STAGES
 from tilec.schedule import Schedule
@@ -33,41 +33,25 @@ def row_tiles() -> tuple[int, ...]:
     return tuple(sorted({n * count for n in LEGAL["warp"] for count in WARPS}))
 
 
-def _at(schedule: Schedule, *names: str) -> Span | None:
-    return next((schedule.spans[n] for n in names if n in schedule.spans), None)
-
-
-def _refused(line: str, span: Span | None, note: str, hint: str = "remove the line") -> Fault:
-    return ScheduleFault("E0811", f"the cuda backend cannot honour `{line}`", span, note=note, hint=hint)
-
-
 def _tiles(attn: Attention, s: Schedule) -> Iterator[Fault]:
-    pinned = [("tile", name, (size,)) for name, size in s.tile]
-    legal = {attn.q: row_tiles(), attn.k: tuple(range(DEPTH, WIDEST + 1, DEPTH))}
+    legal = {attn.q: row_tiles(), attn.k: range(DEPTH, WIDEST + 1, DEPTH)}
     notes = {
         attn.q: "each of 1, 2, 4 or 8 warps has 16 or 32 rows",
         attn.k: f"tile sizes along {attn.k} are multiples of {DEPTH} up to {WIDEST}",
     }
-    for line, name, sizes in [*pinned, *(("choices", n, some) for n, some in s.choices)]:
-        for size in sizes:
-            if size not in legal[name]:
-                near = min(legal[name], key=lambda n: (abs(n - size), n))
-                span, hint = _at(s, f"{line}.{name}", line), f"`{name} = {near}` is the nearest"
-                yield ScheduleFault("E0812", f"a tile of {size} is not legal", span, note=notes[name], hint=hint)
+    return tile_faults(attn, s, legal, notes)
 
 
 def _warps(attn: Attention, s: Schedule) -> Iterator[Fault]:
     if s.stages is not None and s.stages not in STAGES:
-        yield ScheduleFault(
-            "E0808", f"{s.stages} stages of keys and values", _at(s, "stages"), hint="1 and 2 are legal"
-        )
+        yield ScheduleFault("E0808", f"{s.stages} stages of keys and values", at(s, "stages"), hint="1 and 2 are legal")
     if s.warps is None:
         return
-    span, count = _at(s, "warps"), s.warps.get("warp")
+    span, count = at(s, "warps"), s.warps.get("warp")
     if count is None:
         ((_, number),) = s.warps.args
         line = f"warps {s.warps.name}(consumer = {number})"
-        yield _refused(line, span, "every warp copies and multiplies", "`warps split_q(4)`")
+        yield refused(line, span, "every warp copies and multiplies", "`warps split_q(4)`")
     elif count not in WARPS:
         near = min(WARPS, key=lambda n: (abs(n - count), n))
         yield ScheduleFault("E0808", f"{count} warps", span, hint=f"`warps split_q({near})` is the nearest")
@@ -82,19 +66,19 @@ def _warps(attn: Attention, s: Schedule) -> Iterator[Fault]:
 
 def _others(s: Schedule) -> Iterator[Fault]:
     if s.cluster is not None:
-        yield _refused(f"cluster {s.cluster}", _at(s, "cluster"), "each block copies for itself")
+        yield refused(f"cluster {s.cluster}", at(s, "cluster"), "each block copies for itself")
     if s.overlap:
         note = "a warp waits for each of its products; other warps and blocks run meanwhile"
-        yield _refused("overlap on", _at(s, "overlap"), note)
+        yield refused("overlap on", at(s, "overlap"), note)
     if s.split is not None:
         name, count = s.split
         line = f"split {name} = {'auto' if count is None else count}"
-        yield _refused(line, _at(s, "split"), "a block walks all keys of its rows")
+        yield refused(line, at(s, "split"), "a block walks all keys of its rows")
     if s.rescale is not None and s.rescale[0] != "delayed":
         line = " ".join(["rescale", s.rescale[0], *(() if s.rescale[1] is None else (f"{s.rescale[1]:g}",))])
         note = "the output is rescaled at every step, and divided by the sum once"
-        yield _refused(line, _at(s, "rescale"), note, "remove the line, or write `rescale delayed`")
+        yield refused(line, at(s, "rescale"), note, "remove the line, or write `rescale delayed`")
     if s.skip == "table":
-        yield _refused("skip table", _at(s, "skip"), "tables of tiles", "remove the line, or write `skip proved`")
+        yield refused("skip table", at(s, "skip"), "tables of tiles", "remove the line, or write `skip proved`")
     if s.map is not None and s.map[0] == "xcd":
-        yield _refused("map xcd", _at(s, "map"), "there is one L2 for all blocks", "`map longest_first` is the nearest")
+        yield refused("map xcd", at(s, "map"), "there is one L2 for all blocks", "`map longest_first` is the nearest")

@@ -88,6 +88,7 @@ def test_a_line_is_honoured(lines):
 REFUSED_LINES = [
     ("tile q = 96", "E0812", "16 or 32 rows"),
     ("tile q = 48", "E0812", "16 or 32 rows"),
+    ("tile d = 64", "E0805", None),
     ("stages 3", "E0808", None),
     ("warps split_q(3)", "E0810", None),
     ("warps split_q(8)  tile q = 64", "E0812", "16 or 32 rows"),
