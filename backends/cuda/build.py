@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from typing import SupportsInt
 
 from tilec.dsl.faults import TargetFault
 
@@ -65,6 +66,6 @@ def build(source: str, name: str, arch: str = "sm_90a") -> Built:
     return Built(cubin, log)
 
 
-def _succeed(error: object) -> None:
-    if int(error):  # type: ignore[call-overload]
+def _succeed(error: SupportsInt) -> None:
+    if int(error):
         raise RuntimeError(f"NVRTC: {error}")

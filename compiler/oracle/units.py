@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,9 +64,8 @@ def units_of(target: Target) -> Units:
 
 
 def _rounded(x: Array, dtype: str, *, fnuz: bool) -> Array:
-    storage: Dtype = dtype  # type: ignore[assignment]
     with np.errstate(over="ignore", invalid="ignore"):
-        return x.astype(numpy_dtype(storage, fnuz=fnuz)).astype(np.float32)
+        return x.astype(numpy_dtype(cast("Dtype", dtype), fnuz=fnuz)).astype(np.float32)
 
 
 def short_product(a: Array, b: Array) -> Array:

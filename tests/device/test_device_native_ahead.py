@@ -4,29 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from float64 import attention, causal
+from float64 import attention
+from hopper_kit import CAUSAL, LIVE, MARKS, SPEC
 
-hopper = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
-pytestmark = [
-    pytest.mark.skipif(not hopper, reason="needs a Hopper GPU"),
-    pytest.mark.watchdog(60),
-]
+pytestmark = MARKS
 
-SPEC = """
-kernel f {{
-  index  b : B, h : {heads}, q : M, k : N, d : {d}
-  query  Q[b, q, h, d] : bf16
-  key    K[b, k, h // {group}, d] : bf16
-  value  V[b, k, h // {group}, d] : bf16
-  output O[b, q, h, d] : bf16
-  lse    L[b, h, q] : f32
-  scale  1 / sqrt({d})
-  {mask}
-}}
-schedule f on sm90 {{ {lines} }}
-"""
-CAUSAL = "mask k <= q + N - M"
-LIVE = {"": lambda m, n: None, CAUSAL: causal}
 CONFIGS = {  # (head dim, heads, heads per key head, mask, schedule lines)
     "64, full": (64, 4, 4, "", ""),
     "64, causal": (64, 4, 1, CAUSAL, ""),

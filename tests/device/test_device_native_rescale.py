@@ -11,7 +11,7 @@ import torch
 hopper = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
 pytestmark = [
     pytest.mark.skipif(not hopper, reason="needs a Hopper GPU"),
-    pytest.mark.timeout(60, method="thread"),
+    pytest.mark.watchdog(60),
 ]
 
 SPEC = """
