@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tilec.cli_options import BACKEND, JSON, KERNEL, SET, SHAPE, SPEC, TARGET, kinds, peers, record
+from tilec.cli_options import BACKEND, JSON, KERNEL, SET, SHAPE, SPEC, TARGET, destination, kinds, peers, record
 from tilec.dsl.faults import Fault, Faults
 from tilec.terminal import as_data, faults_of, progress, report, show_json, show_table
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Commands(click.Group):
-    """Turns faults into messages and exit code 1; prints them as JSON where `--json` was given."""
+    """Turns faults and unusable files into messages and exit code 1; prints faults as JSON where `--json` was given."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -34,6 +34,10 @@ class Commands(click.Group):
             else:
                 report(faults)
             ctx.exit(1)
+        except OSError as error:
+            if error.filename is None:
+                raise
+            raise click.FileError(str(error.filename), error.strerror) from None
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -136,7 +140,11 @@ def list_targets(name: str | None, as_json: bool) -> None:
 @BACKEND
 @SET
 @click.option(
-    "-o", "--output", type=click.Path(file_okay=False, path_type=Path), help="Write a module into this folder."
+    "-o",
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    callback=destination,
+    help="Write a module into this folder.",
 )
 @click.option("--emit", callback=kinds, help="Print or, with -o, write: source, asm, binary (a list).")
 @click.option("--dump-ir", is_flag=False, flag_value="", help="Print the program after each pass, or after =PASS.")
@@ -189,7 +197,12 @@ def compile_spec(
 @BACKEND
 @SET
 @SHAPE
-@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write a native kernel's timeline here.")
+@click.option(
+    "--svg",
+    type=click.Path(dir_okay=False, path_type=Path),
+    callback=destination,
+    help="Write a native kernel's timeline here.",
+)
 @JSON
 def explain_spec(
     path: Path,
@@ -233,7 +246,13 @@ def explain_spec(
 @click.option("--sustained", default=0.3, show_default=True, help="Seconds of each kernel alone.")
 @click.option("--graph/--no-graph", default=None, help="Replay CUDA graphs (default: where a call is short).")
 @click.option("--watchdog", default=60.0, show_default=True, help="Seconds without progress that end a hung run.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Also write the JSON here.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    callback=destination,
+    help="Also write the JSON here.",
+)
 @JSON
 def bench_spec(
     path: Path,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,21 @@ def words(ctx: click.Context, param: click.Parameter, value: str | None, choices
     return some
 
 
+def destination(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
+    """A file or folder that can be written, found out before the work whose result goes there."""
+    if path is not None:
+        whole = path.absolute()
+        there = next(p for p in (whole, *whole.parents) if p.exists())
+        if not os.access(there, os.W_OK) or (there != whole and not there.is_dir()):
+            raise click.BadParameter(f"`{path}` cannot be written: `{there}` does not take it", ctx, param)
+    return path
+
+
 def record(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
     """A tuning record, or a file that is still to be."""
     from tilec.tune.hopper import read_rows
 
+    path = destination(ctx, param, path)
     try:
         if path is not None and path.exists():
             read_rows(path.read_text(encoding="utf-8"), str(path))

@@ -252,3 +252,29 @@ def test_check_answers_at_once(tmp_path):
         spent = after.children_user + after.children_system - before.children_user - before.children_system
         best = min(best, spent)
     assert best < 0.5
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("compile", "good.tile", "--target", "cpu", "-o"),
+        ("explain", "good.tile", "--target", "sm90", "--svg"),
+        ("bench", "good.tile", "--target", "sm90", "-o"),
+        ("tune", "good.tile", "--target", "sm90", "--out"),
+    ],
+    ids=lambda w: w[0],
+)
+def test_what_cannot_be_written_is_said_before_the_work(run, words):
+    Path("file").write_text("kept")
+    result = run(*words, "file/inside")
+    assert result.exit_code == 2 and "`file/inside` cannot be written" in result.stderr
+    assert Path("file").read_text() == "kept"
+
+
+def test_a_file_that_is_lost_on_the_way_is_named(run, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied", "module/f.py")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    result = run("compile", "good.tile", "--target", "cpu", "-o", "module")
+    assert (result.exit_code, result.stderr) == (1, "Error: Could not open file 'module/f.py': Permission denied\n")
