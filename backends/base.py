@@ -154,16 +154,25 @@ class Backend(Protocol):
         ...
 
 
-class Launcher(Protocol):
-    """A kernel loaded on one device.  Called with the device current; uses the current stream.
+class Run(Protocol):
+    """Launches calls of one shape.  Called with the device current; uses the current stream; threads may share it.
 
     `tensors` are the arguments in the signature's order, with dropout its seed and offset as the last; `outputs` those of the
-    signature, already allocated and not empty.
+    signature, already allocated and not empty; `addresses` of all of them in this order, which the caller has at hand.
     Where query rows are packed or padded, outputs come filled as dead rows (0 and -inf), so rows of no sequence stay so.
-    Calls of equal metadata share one `bound.memo`, so what depends on shapes and strides alone is worth keeping there.
     A call never synchronises and never allocates an amount that depends on device data."""
 
-    def __call__(self, bound: Bound, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None: ...
+    def __call__(
+        self, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], addresses: tuple[int, ...]
+    ) -> None: ...
+
+
+class Launcher(Protocol):
+    """A kernel loaded on one device."""
+
+    def prepare(self, bound: Bound) -> Run:
+        """What depends on shapes and strides alone is worked out here, once for all calls of equal metadata."""
+        ...
 
 
 class Differentiable(Launcher, Protocol):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import ml_dtypes
 import numpy as np
 import torch
 from torch import Tensor
 
-from tilec.backends.base import Artifact
+from tilec.backends.base import Artifact, Run
 from tilec.backends.cpu import PROGRAM, RECORD
 from tilec.backends.runtime.checks import Bound
 from tilec.backends.runtime.signature import Signature
@@ -45,7 +46,14 @@ class CpuLauncher:
         self.program = parse_program(artifact.sources[PROGRAM])
         self.attention = read_record(artifact.sources[RECORD])
 
-    def __call__(self, bound: Bound, tensors: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+    def prepare(self, bound: Bound) -> Run:
+        """The interpreter, for that shape."""
+        return partial(self.run, bound)
+
+    def run(
+        self, bound: Bound, tensors: Sequence[Tensor], outputs: Sequence[Tensor], addresses: tuple[int, ...] = ()
+    ) -> None:
+        """Fills `outputs`."""
         from tilec.ir.interp import run
 
         names = (*inputs_of(self.signature), *(o.name for o in self.signature.outputs))

@@ -1,4 +1,4 @@
-"""Runs a cubin on CUDA tensors through the driver: tensor maps and argument arrays are made once per address and shape."""
+"""Runs a cubin on CUDA tensors through the driver: arguments are made once per call shape, and then only addresses change."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ import torch
 from cuda.bindings import driver
 from torch import Tensor
 
-from tilec.backends.base import Artifact
+from tilec.backends.base import Artifact, Run
 from tilec.backends.cuda.maps import geometry
 from tilec.backends.runtime.checks import Bound
 from tilec.backends.runtime.signature import Signature
 from tilec.backends.runtime.torch_op import inputs_of
 
-CALLS = 64  # argument arrays kept per call shape; an allocator hands out few addresses
 SLAB = 1024  # counters allocated at once
 MAP_DTYPES = {
     "bf16": driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
@@ -61,21 +60,42 @@ def tensor_map(t: Tensor, dtype: str, box: Mapping[str, Any]) -> Any:
 
 
 class Shape:
-    """One call shape: what a launch needs beside addresses.  `calls`: arguments by the tensors' addresses."""
+    """One call shape: what a launch needs beside addresses.  `arguments` are made at its first launch."""
 
     def __init__(self, blocks: int, extents: Mapping[str, int]) -> None:
         self.blocks, self.extents = blocks, extents
-        self.calls: dict[tuple[int, ...], Arguments] = {}
+        self.arguments: Arguments | None = None
 
 
 class Arguments:
-    """What cuLaunchKernel reads: `pointers` to values, which live as long as it does.  `counter` is the one that changes from
-    launch to launch, None without one.  A launch copies all values before it returns."""
+    """What cuLaunchKernel reads, at `address`: pointers to `values`.  A launch copies all values before it returns, so the next
+    one may write other addresses of tensors into them.
 
-    def __init__(self, values: Sequence[tuple[int, Any]], counter: ctypes.c_void_p | None) -> None:
-        self.alive, self.counter = values, counter
-        self.pointers = (ctypes.c_void_p * len(values))(*(address for address, _ in values))
-        self.address = ctypes.addressof(self.pointers)
+    `maps` and `pointers` are those values that hold the address of a tensor, by its number; `counter` is the one that changes
+    from launch to launch, None without one."""
+
+    def __init__(
+        self,
+        values: Sequence[Any],
+        maps: Sequence[tuple[int, Any]],
+        pointers: Sequence[tuple[int, ctypes.c_void_p]],
+        counter: ctypes.c_void_p | None,
+    ) -> None:
+        self.values, self.maps, self.pointers, self.counter = values, maps, pointers, counter
+        self.addresses: tuple[int, ...] = ()
+        places = [v.getPtr() if hasattr(v, "getPtr") else ctypes.addressof(v) for v in values]
+        self.array = (ctypes.c_void_p * len(places))(*places)
+        self.address = ctypes.addressof(self.array)
+
+    def move(self, addresses: tuple[int, ...]) -> None:
+        """The tensors are at `addresses` now."""
+        before, self.addresses = self.addresses or (None,) * len(addresses), ()  # a failure leaves nothing known
+        for number, held in self.maps:
+            if addresses[number] != before[number]:
+                done(driver.cuTensorMapReplaceAddress(held, addresses[number]))
+        for number, held in self.pointers:
+            held.value = addresses[number]
+        self.addresses = addresses
 
 
 class Counters:
@@ -132,7 +152,7 @@ class Kernel:
         self.threads, self.shared = self.metadata["threads"], self.metadata["shared"]
         self.counted = next((of for _, kind, of, _ in self.arguments if self._mode(of, kind) == "counter"), None)
         self.counters = Counters(self.device) if self.counted else None
-        self.mutex = Lock()  # a counter is written into the arguments and launched with as one
+        self.mutex = Lock()  # arguments are written and launched with as one
         self.names = list(dict.fromkeys(of for _, kind, of, _ in self.arguments if kind in ("map", "pointer")))
         self.names = [n for n in self.names if n != self.counted]
 
@@ -147,50 +167,51 @@ class Kernel:
 
     def __call__(self, shape: Shape, tensors: Mapping[str, Tensor]) -> None:
         """Launches on the current stream.  Tensors of one Shape have equal shapes and strides."""
-        self.launch(shape, [tensors[n] for n in self.names])
+        ordered = [tensors[n] for n in self.names]
+        self.launch(shape, ordered, tuple([t.data_ptr() for t in ordered]))
 
-    def launch(self, shape: Shape, tensors: Sequence[Tensor]) -> None:
-        """The same with tensors in the order of `names`."""
+    def launch(self, shape: Shape, tensors: Sequence[Tensor], addresses: tuple[int, ...]) -> None:
+        """The same with tensors in the order of `names`, which only the first launch of a Shape needs, and their addresses."""
         if shape.blocks == 0:
             return
+        if shape.arguments is None:
+            shape.arguments = self._pack(shape, tensors)
+        arguments = shape.arguments
         stream = torch._C._cuda_getCurrentRawStream(self.index)
-        key = tuple([t.data_ptr() for t in tensors])
-        found = shape.calls.get(key)
-        if found is None:
-            if len(shape.calls) >= CALLS:
-                shape.calls.clear()
-            found = shape.calls[key] = self._pack(shape, dict(zip(self.names, tensors, strict=True)))
-        if found.counter is None or self.counters is None:
-            self._run(shape.blocks, stream, found.address)
-            return
         with self.mutex:
-            found.counter.value = self.counters.of(stream)
-            self._run(shape.blocks, stream, found.address)
+            if addresses != arguments.addresses:
+                arguments.move(addresses)
+            if arguments.counter is not None and self.counters is not None:
+                arguments.counter.value = self.counters.of(stream)
+            (said,) = driver.cuLaunchKernel(
+                self.function, shape.blocks, 1, 1, self.threads, 1, 1, self.shared, stream, arguments.address, 0
+            )
+        if said:
+            done((said,))
 
-    def _run(self, blocks: int, stream: int, arguments: int) -> None:
-        said = driver.cuLaunchKernel(self.function, blocks, 1, 1, self.threads, 1, 1, self.shared, stream, arguments, 0)
-        if said[0] != 0:
-            done(said)
-
-    def _pack(self, shape: Shape, tensors: Mapping[str, Tensor]) -> Arguments:
+    def _pack(self, shape: Shape, tensors: Sequence[Tensor]) -> Arguments:
         """Maps, addresses, strides and extents in the kernel's order."""
-        values: list[tuple[int, Any]] = []
+        values: list[Any] = []
+        maps, pointers = [], []
         counter: ctypes.c_void_p | None = None
         for name, kind, of, dimension in self.arguments:
-            held: Any
+            number = self.names.index(of) if of in self.names else -1
             match kind:
                 case "map":
-                    held = tensor_map(tensors[of], self.metadata["tensors"][of][1], self.metadata["boxes"][name])
+                    dtype, box = self.metadata["tensors"][of][1], self.metadata["boxes"][name]
+                    values.append(tensor_map(tensors[number], dtype, box))
+                    maps.append((number, values[-1]))
                 case "pointer" if of == self.counted:
-                    held = counter = ctypes.c_void_p(0)
+                    counter = ctypes.c_void_p(0)
+                    values.append(counter)
                 case "pointer":
-                    held = ctypes.c_void_p(tensors[of].data_ptr())
+                    values.append(ctypes.c_void_p(0))
+                    pointers.append((number, values[-1]))
                 case "stride":
-                    held = ctypes.c_longlong(tensors[of].stride(dimension))
+                    values.append(ctypes.c_longlong(tensors[number].stride(dimension)))
                 case _:
-                    held = ctypes.c_int(shape.extents[of])
-            values.append((held.getPtr() if kind == "map" else ctypes.addressof(held), held))
-        return Arguments(values, counter)
+                    values.append(ctypes.c_int(shape.extents[of]))
+        return Arguments(values, maps, pointers, counter)
 
 
 class CudaLauncher:
@@ -201,8 +222,11 @@ class CudaLauncher:
         names = [*inputs_of(signature), *(o.name for o in signature.outputs)]
         self.pick = itemgetter(*(names.index(n) for n in self.kernel.names))
 
-    def __call__(self, bound: Bound, tensors: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-        shape = cast("Shape | None", bound.memo.get("cuda"))
-        if shape is None:
-            shape = bound.memo["cuda"] = self.kernel.shape(bound.extents)
-        self.kernel.launch(shape, self.pick((*tensors, *outputs)))
+    def prepare(self, bound: Bound) -> Run:
+        """Maps, strides and extents are made at the first launch."""
+        launch, pick, shape = self.kernel.launch, self.pick, self.kernel.shape(bound.extents)
+
+        def run(tensors: Sequence[Tensor], outputs: Sequence[Tensor], addresses: tuple[int, ...]) -> None:
+            launch(shape, () if shape.arguments else pick((*tensors, *outputs)), pick(addresses))
+
+        return run

@@ -7,9 +7,11 @@ reads an element and never synchronises.  `values` holds the checks that do.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import accumulate
 from math import prod
+from operator import mul
 from typing import Any, Literal
 
 import torch
@@ -40,14 +42,18 @@ class Output:
     shape: tuple[int, ...]
     dtype: torch.dtype
 
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Contiguous ones, as torch has them for dimensions without elements too."""
+        return tuple(accumulate((max(1, n) for n in self.shape[:0:-1]), mul, initial=1))[::-1][: len(self.shape)]
+
 
 @dataclass(frozen=True, eq=False)
 class Bound:
     """One call shape.  `extents`: every symbol of the signature.  `features`: what `backends.base` lists under Variants.
 
     `strides` are those of the arguments, in elements; `output_strides` those of outputs that the caller brought, else None.
-    `empty`: `outputs` when no output has an element, `keys` when no position is live anywhere; neither is launched.
-    `memo` belongs to the launcher."""
+    `empty`: `outputs` when no output has an element, `keys` when no position is live anywhere; neither is launched."""
 
     extents: dict[str, int]
     constants: tuple[tuple[str, int], ...]
@@ -57,7 +63,6 @@ class Bound:
     output_strides: tuple[tuple[int, ...], ...] | None
     device: torch.device
     empty: Literal["no", "outputs", "keys"] = "no"
-    memo: dict[str, object] = field(default_factory=dict)
 
 
 def dtype_of(name: str, target: str) -> torch.dtype:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
+from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 from tilec.dsl.faults import TargetFault
 from tilec.targets import device_target, target
 
 _ALREADY = nullcontext()
+# what code that torch compiled calls around its kernels
+GUARDS: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+Empty = Callable[[Sequence[int], Sequence[int], torch.dtype], Tensor]
 
 
 @cache
@@ -64,6 +70,23 @@ def guard(device: torch.device) -> AbstractContextManager[object]:
         return _ALREADY
     switch: AbstractContextManager[object] = torch.cuda.device(device)
     return switch
+
+
+def current_on(device: torch.device) -> tuple[Callable[[], int], int]:
+    """A function whose result is the number given with it as long as `device` is current."""
+    if device.type != "cuda":
+        return int, 0
+    return cast("Callable[[], int]", torch._C._cuda_getDevice), int(device.index)
+
+
+def empty_on(device: torch.device) -> Empty:
+    """`empty(shape, strides, dtype)`: a new tensor on `device`, which must be current.
+
+    What compiled graphs of torch call, without the dispatcher; it costs a third of `torch.empty`."""
+    direct = getattr(GUARDS, f"_empty_strided_{device.type}", None)
+    if direct is not None:
+        return cast("Empty", direct)
+    return lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype, device=device)
 
 
 def float8(name: str, target_name: str) -> torch.dtype:

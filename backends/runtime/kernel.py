@@ -1,9 +1,9 @@
 """The callable that users hold: from tensors to a launch, the same for kernels compiled now and ahead of time.
 
-A call costs one dictionary lookup when its metadata (shapes, strides, dtypes, devices, base addresses modulo 16) was seen
-before: the Plan found there has been checked, has its outputs' shapes and its launcher.  Everything else is the slow path.
+A call whose metadata (shapes, strides, dtypes, devices, base addresses modulo 16) was seen before finds its Plan: checked,
+with its outputs' shapes and its launch.  One like the last call does not even look for it (see `ready`).
 
-    eager, no gradient wanted     plan, allocate, launch
+    eager, no gradient wanted     ready, or: plan, allocate, launch
     gradient wanted, torch.func   the same inside `torch_op.Attend`, an autograd function
     torch.compile, fake tensors,
     modes, subclasses             the custom op `tilec::<name>_<identity>` (see `torch_op`)
@@ -11,21 +11,23 @@ before: the Plan found there has been checked, has its outputs' shapes and its l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Protocol, TypeAlias, cast
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
-from tilec.backends.base import Artifact, Differentiable, Launcher, Variant, launch_half, usual
+from tilec.backends.base import Artifact, Differentiable, Launcher, Run, Variant, launch_half, usual
 from tilec.backends.runtime import device as devices
 from tilec.backends.runtime.checks import Bound, bind, order
+from tilec.backends.runtime.ready import Ready, addresses_of, allocation
 from tilec.backends.runtime.settings import settings
 from tilec.backends.runtime.signature import Signature
 from tilec.backends.runtime.torch_op import Attend, Op, backward_op_for, is_plain, op_for, transformed
-from tilec.backends.runtime.values import check_values
+from tilec.backends.runtime.values import check_values, has_values
 from tilec.dsl.faults import CallFault, Fault, Faults, TargetFault
 
 PLANS = 4096  # call shapes remembered; a server whose packed totals vary forgets all of them at once
@@ -48,11 +50,16 @@ class Provider(Protocol):
 
 @dataclass(slots=True)
 class Plan:
-    """What one call shape needs.  `checked`: table values are checked at every call.  `launcher` None: nothing to launch."""
+    """What one call shape needs.  `checked`: table values are checked at every call.  `fresh` makes outputs; `clear` fills those
+    whose rows the kernel does not all write.  `launcher` and `run` None: nothing to launch.  `ready`: its short way."""
 
     bound: Bound
     checked: bool
+    fresh: Callable[[], tuple[Tensor, ...]]
+    clear: Callable[[Sequence[Tensor]], None] | None
     launcher: Launcher | None
+    run: Run | None
+    ready: Ready | None = None
 
 
 def clear(outputs: Sequence[Tensor]) -> None:
@@ -85,11 +92,13 @@ class Kernel:
         self.target = target
         self.provider = provider
         self.__name__ = signature.kernel
-        self._count = len(signature.arguments)
+        self._names = signature.names
+        self._count = len(self._names)
         self._single = len(signature.outputs) == 1
         self._rng = signature.dropout
         self._clears = signature.sequences[0].kind != "dense"  # rows of no sequence, which no kernel writes
         self._plans: dict[Any, Plan] = {}
+        self._latest: list[Ready | None] = [None, None]  # of calls that want outputs, and of calls that bring them
         self._launchers: dict[tuple[torch.device, Variant], Launcher] = {}
         self._loaded: dict[tuple[torch.device, str, Variant], Launcher] = {}  # by what the artifact is
         self._passed_over: dict[str, None] = {}
@@ -109,22 +118,36 @@ class Kernel:
     ) -> Result:
         rng = named.pop(self._rng, None) if self._rng else None
         if named or len(tensors) != self._count:
-            tensors = order(self.signature, tensors, named)
+            tensors = self._ordered(tensors, named)
         if self._rng:
             device = getattr(tensors[0], "device", torch.device("cpu"))
             tensors = (*tensors, draw(device, seed, offset) if rng is None else self._pair(rng, device))
         elif seed is not None:
             raise CallFault("E1026", f"`{self.signature.kernel}` has no dropout, and this call gave a seed")
-        if torch.compiler.is_compiling() or not is_plain(tensors):
+        if is_dynamo_compiling():
+            return self._through_op(tensors, out)
+        ready = self._latest[out is not None]
+        if ready is not None:
+            done = ready(tensors, out)
+            if done is not None:
+                return done[0] if self._single else done
+        if not is_plain(tensors):
             return self._through_op(tensors, out)
         if transformed():
             return self._recorded(tensors, out)
         if torch.is_grad_enabled():
             for t in tensors:
-                if t.requires_grad:
+                if getattr(t, "requires_grad", False):  # what is no tensor is for the checks to name
                     return self._recorded(tensors, out)
-        outputs = self.forward(tensors, out)
+        plan, outputs = self._forward(tensors, out)
+        self._remember(plan, tensors, out)
         return outputs[0] if self._single else outputs
+
+    def _ordered(self, tensors: tuple[Tensor, ...], named: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        rest = self._names[len(tensors) :]
+        if named.keys() == set(rest) and len(tensors) <= self._count:
+            return (*tensors, *[named[n] for n in rest])
+        return order(self.signature, tensors, named)
 
     def artifact(self, target: str | None = None, variant: Variant | None = None) -> Artifact:
         """The compiled kernel: sources, binaries, metadata.  `target` defaults to the pinned one, else the first device's;
@@ -139,21 +162,30 @@ class Kernel:
 
     def forward(self, tensors: Sequence[Tensor], out: Result | None = None) -> tuple[Tensor, ...]:
         """The outputs, with no record for autograd.  With dropout the last of `tensors` is its seed and offset."""
+        return self._forward(tensors, out)[1]
+
+    def _forward(self, tensors: Sequence[Tensor], out: Result | None) -> tuple[Plan, tuple[Tensor, ...]]:
         arguments = tensors[: self._count]
         plan = self.plan(arguments, out)
-        bound = plan.bound
         if plan.checked:
-            check_values(self.signature, bound, arguments)
-        if out is None:
-            outputs = tuple([torch.empty(o.shape, dtype=o.dtype, device=bound.device) for o in bound.outputs])
-        else:
-            outputs = out if isinstance(out, tuple) else (out,)
-        if bound.empty == "keys" or (self._clears and bound.empty == "no"):
-            clear(outputs)
-        if plan.launcher is not None:
-            with devices.guard(bound.device):
-                plan.launcher(bound, tensors, outputs)
-        return outputs
+            check_values(self.signature, plan.bound, arguments)
+        with devices.guard(plan.bound.device):
+            outputs = plan.fresh() if out is None else out if isinstance(out, tuple) else (out,)
+            if plan.clear is not None:
+                plan.clear(outputs)
+            if plan.run is not None:
+                plan.run(tensors, outputs, addresses_of(tensors, outputs))
+        return plan, outputs
+
+    def _remember(self, plan: Plan, tensors: Sequence[Tensor], out: Result | None) -> None:
+        """The next call like this one takes the short way, if there is one."""
+        if plan.checked or plan.run is None:
+            return
+        short = out is not None
+        if plan.ready is None or plan.ready is self._latest[short]:  # which did not know this call: a mode is another
+            given, fresh = ((), plan.fresh) if out is None else (out if isinstance(out, tuple) else (out,), None)
+            plan.ready = Ready.of(tensors, given, fresh, plan.clear, plan.run)
+        self._latest[short] = plan.ready
 
     def backward(
         self, tensors: Sequence[Tensor], outputs: Sequence[Tensor], d_outputs: Sequence[Tensor | None]
@@ -208,8 +240,10 @@ class Kernel:
         given = out if out is None or isinstance(out, tuple) else (out,)
         bound = bind(self.signature, tensors, target, given)
         launcher = self._launcher(bound, target) if bound.empty == "no" else None
-        checked = device.type == "cpu" or settings().debug
-        plan = Plan(bound, checked, launcher)
+        checked = has_values(self.signature) and (device.type == "cpu" or settings().debug)
+        dead = bound.empty == "keys" or (self._clears and bound.empty == "no")
+        fresh, run = allocation(bound.outputs, device), launcher.prepare(bound) if launcher else None
+        plan = Plan(bound, checked, fresh, clear if dead else None, launcher, run)
         if len(self._plans) >= PLANS:
             self._plans.clear()
         self._plans[key] = plan

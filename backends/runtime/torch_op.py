@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from tilec.backends.runtime.checks import extents_of, fault, output_shapes
@@ -67,8 +68,8 @@ def undifferentiable(kernel: Kernel, needed: Sequence[bool]) -> CallFault | None
 
 
 def transformed() -> bool:
-    """Whether a transform of `torch.func` is active."""
-    return bool(torch._C._are_functorch_transforms_active())
+    """Whether a transform of `torch.func` is active, or a level of forward derivatives."""
+    return bool(torch._C._are_functorch_transforms_active()) or forward_ad._current_level >= 0
 
 
 class Attend(torch.autograd.Function):  # type: ignore[misc]

@@ -19,6 +19,11 @@ from tilec.backends.runtime.signature import Argument, Sequences, Signature
 from tilec.dsl.faults import CallFault
 
 
+def has_values(signature: Signature) -> bool:
+    """Whether `check_values` has anything to check."""
+    return any(map(_small, signature.arguments)) or any(c.per_sequence for c in signature.conditions)
+
+
 def check_values(signature: Signature, bound: Bound, tensors: Sequence[torch.Tensor]) -> None:
     """Raises CallFault E1015 offsets, E1016 lengths, E1017 block tables, E1018 facts, E1014 conditions."""
     named = {n: t.cpu() for n, t in zip(signature.names, tensors, strict=True) if _small(signature.argument(n))}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from inspect import getclosurevars
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from tilec.backends.base import Artifact
+from tilec.backends.base import Artifact, Run
 from tilec.backends.runtime.cache import Store
 from tilec.backends.runtime.checks import Bound
 from tilec.backends.runtime.settings import settings
@@ -32,7 +33,7 @@ def source_of(artifact: Artifact) -> tuple[str, str]:
 
 def scalars(artifact: Artifact, signature: Signature, bound: Bound) -> tuple[list[int], int]:
     """(strides and extents in the kernel's order, number of blocks) of one call shape."""
-    outputs = bound.output_strides or tuple(_contiguous(o.shape) for o in bound.outputs)
+    outputs = bound.output_strides or tuple(o.strides for o in bound.outputs)
     strides = dict(
         zip([*signature.names, *(o.name for o in signature.outputs)], (*bound.strides, *outputs), strict=True)
     )
@@ -42,14 +43,6 @@ def scalars(artifact: Artifact, signature: Signature, bound: Bound) -> tuple[lis
             values.append(strides[of][dimension] if kind == "stride" else bound.extents[of])
     scope = {**bound.extents, **artifact.metadata["tile"], "min": min, "max": max}
     return values, int(eval(artifact.metadata["ctas"], {"__builtins__": {}}, scope))
-
-
-def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    strides, step = [], 1
-    for n in reversed(shape):
-        strides.append(step)
-        step *= max(1, n)
-    return tuple(reversed(strides))
 
 
 def order_of(artifact: Artifact, signature: Signature) -> list[int]:
@@ -73,6 +66,7 @@ class Box:
 
 LEGAL_STRIDE = 16  # elements: at least 16 bytes of any dtype
 MAPS = 64  # tensor maps kept per call shape; an allocator hands out few addresses
+CALLS = 64  # argument lists kept per call shape
 
 
 class Direct:
@@ -123,31 +117,39 @@ class TritonLauncher:
         self.boxes = [next(numbers) if kind == "box" else None for kind in kinds]  # number of the box, by argument
         self.constants = tuple(artifact.metadata["constants"].values())
 
-    def _prepare(self, bound: Bound) -> tuple[Any, ...]:
-        """What depends on shapes and strides alone."""
+    def prepare(self, bound: Bound) -> Run:
+        """A direct launch where Triton's launcher allows one."""
         values, blocks = scalars(self.artifact, self.signature, bound)
         run = self.kernel.run
-        direct = Direct.of(run, sum(n is not None for n in self.boxes))
+        boxes = [(i, n) for i, n in zip(self.order, self.boxes, strict=True) if n is not None]
+        direct = Direct.of(run, len(boxes))
         index = bound.device.index if bound.device.index is not None else torch.cuda.current_device()
         head = (self.kernel.function, *(direct.head if direct else ()), self.kernel.packed_metadata, None, None, None)
-        return run, direct, blocks, head, (*values, *self.constants), index, {}
+        tail = (*values, *self.constants)
+        order, numbers = self.order, self.boxes
+        if direct is None:
 
-    def __call__(self, bound: Bound, tensors: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-        prepared = cast("tuple[Any, ...] | None", bound.memo.get("triton"))
-        if prepared is None:
-            prepared = bound.memo["triton"] = self._prepare(bound)
-        run, direct, blocks, head, tail, index, maps = prepared
-        both = (*tensors, *outputs)
-        arguments: list[Any] = []
-        for i, box in zip(self.order, self.boxes, strict=True):
-            if box is None:
-                arguments.append(both[i].data_ptr())
-            elif direct is None:
-                arguments.append(Box(both[i]))
-            else:
-                arguments += direct.tensor_map(box, both[i], maps)
-        stream = torch._C._cuda_getCurrentRawStream(index)
-        (run if direct is None else direct.launch)(blocks, 1, 1, stream, *head, *arguments, *tail)
+            def general(tensors: Sequence[Tensor], outputs: Sequence[Tensor], addresses: tuple[int, ...]) -> None:
+                both = (*tensors, *outputs)
+                given = [addresses[i] if n is None else Box(both[i]) for i, n in zip(order, numbers, strict=True)]
+                run(blocks, 1, 1, torch._C._cuda_getCurrentRawStream(index), *head, *given, *tail)
+
+            return general
+        known: dict[tuple[int, ...], list[Any]] = {}
+        maps: dict[Any, list[Any]] = {}
+
+        def launch(tensors: Sequence[Tensor], outputs: Sequence[Tensor], addresses: tuple[int, ...]) -> None:
+            given = known.get(addresses)
+            if given is None:
+                both, given = (*tensors, *outputs), []
+                for i, n in zip(order, numbers, strict=True):
+                    given += [addresses[i]] if n is None else direct.tensor_map(n, both[i], maps)
+                if len(known) >= CALLS:
+                    known.clear()
+                known[addresses] = given
+            direct.launch(blocks, 1, 1, torch._C._cuda_getCurrentRawStream(index), *head, *given, *tail)
+
+        return launch
 
 
 class InterpretedLauncher:
@@ -157,17 +159,28 @@ class InterpretedLauncher:
         self.artifact, self.signature = artifact, signature
         self.order = order_of(artifact, signature)
 
-    def __call__(self, bound: Bound, tensors: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+    def prepare(self, bound: Bound) -> Run:
+        """The interpreter, for that shape."""
+        return partial(self.run, *scalars(self.artifact, self.signature, bound))
+
+    def run(
+        self,
+        values: list[int],
+        blocks: int,
+        tensors: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        addresses: tuple[int, ...],
+    ) -> None:
+        """Fills `outputs`."""
         from tilec.backends.triton.worker import client
 
-        values, blocks = scalars(self.artifact, self.signature, bound)
         both: list[Any] = [*tensors, *outputs]
-        written = {both[i].data_ptr() for i in range(len(tensors), len(both))}
+        written = {*addresses[len(tensors) :]}
         client().run(
             source_of(self.artifact),
             self.artifact.metadata,
             [both[i] for i in self.order],
-            [both[i].data_ptr() in written for i in self.order],
+            [addresses[i] in written for i in self.order],
             values,
             blocks,
         )

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -204,7 +205,7 @@ def test_a_toolchain_that_fails_on_the_special_variant_gets_the_general_one(monk
         tried.append(artifact.variant)
         if artifact.variant.features or not special:
             raise TargetFault("E0917", "ptxas fails")
-        return lambda bound, tensors, outputs: outputs[0].fill_(3)
+        return SimpleNamespace(prepare=lambda bound: lambda tensors, outputs, addresses: outputs[0].fill_(3))
 
     kernel = tilec.load(spec(), target="cpu", cache_dir=None)
     monkeypatch.setattr(kernel_module, "launch_half", lambda name: load)

@@ -135,11 +135,11 @@ def test_verify(run):
 def test_verify_fails_on_a_wrong_kernel(run, monkeypatch):
     from tilec.backends.cpu.launch import CpuLauncher
 
-    def wrong(self, bound, tensors, outputs):
+    def wrong(self, bound, tensors, outputs, addresses):
         for o in outputs:
             o.fill_(0.25)
 
-    monkeypatch.setattr(CpuLauncher, "__call__", wrong)
+    monkeypatch.setattr(CpuLauncher, "run", wrong)
     result = run("verify", "good.tile", "--target", "cpu", "--shape", "B=1,M=20,N=33")
     assert result.exit_code == 1
     assert "too large" in result.stdout

@@ -1,6 +1,8 @@
 """The cuda launcher against a driver that only records: arguments in the kernel's order, extents, tensor maps, the counter."""
 
 import ctypes
+from threading import Thread
+from time import sleep
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +13,7 @@ from tilec.backends.base import Variant, launch_half
 from tilec.backends.cuda import ALIGNED, BACKEND
 from tilec.backends.cuda import launch as launch_module
 from tilec.backends.runtime.checks import bind
+from tilec.backends.runtime.ready import addresses_of
 from tilec.frontend import read_text
 from tilec.schedule import EMPTY
 from tilec.signature_of import signature_of
@@ -25,10 +28,16 @@ NUMBERS = {"stride": ctypes.c_longlong, "extent": ctypes.c_int, "pointer": ctype
 
 
 class Map(tuple):
-    """What cuTensorMapEncodeTiled was asked for."""
+    """What cuTensorMapEncodeTiled was asked for; `base` is the address since."""
+
+    def __init__(self, given):
+        self.base = given[2]
 
     def getPtr(self):
         return 2**40 + id(self)
+
+    def now(self):
+        return Map((*self[:2], self.base, *self[3:]))
 
 
 class Driver:
@@ -54,10 +63,21 @@ class Driver:
         self.maps.append(Map(given))
         return 0, self.maps[-1]
 
+    def cuTensorMapReplaceAddress(self, held, address):
+        if address % 16:
+            return (1,)
+        held.base = address
+        return (0,)
+
+    def cuGetErrorString(self, error):
+        return 0, b"invalid argument"
+
     def cuLaunchKernel(self, function, x, y, z, tx, ty, tz, shared, stream, arguments, extra):
         addresses = (ctypes.c_void_p * len(self.kinds)).from_address(arguments)
         values = [
-            next(m for m in self.maps if m.getPtr() == a) if kind == "map" else NUMBERS[kind].from_address(a).value
+            next(m for m in self.maps if m.getPtr() == a).now()
+            if kind == "map"
+            else NUMBERS[kind].from_address(a).value
             for kind, a in zip(self.kinds, addresses, strict=True)
         ]
         self.launches.append(((x, y, z), (tx, ty, tz), shared, stream, values))
@@ -105,8 +125,9 @@ def call(launcher, signature):
     tensors = [q, k, v, torch.empty(H)]
     bound = bind(signature, tensors, "sm90")
     outputs = [torch.empty(o.shape, dtype=o.dtype) for o in bound.outputs]
-    launcher(bound, tensors, outputs)
-    launcher(bound, tensors, outputs)
+    run = launcher.prepare(bound)
+    for _ in range(2):
+        run(tensors, outputs, addresses_of(tensors, outputs))
     return dict(zip(("Q", "K", "V", "slope", "O", "L"), (*tensors, *outputs), strict=True))
 
 
@@ -177,7 +198,8 @@ def test_nothing_is_launched_for_no_rows(artifact, machine):
     q, k = (torch.empty(0, n, H // g, 64, dtype=torch.bfloat16) for n, g in ((M, 1), (N, 2)))
     bound = bind(signature, [q, k, k, torch.empty(H)], "sm90")
     assert bound.empty == "outputs"
-    launcher(bound, [q, k, k, torch.empty(H)], [torch.empty(o.shape, dtype=o.dtype) for o in bound.outputs])
+    tensors, outputs = [q, k, k, torch.empty(H)], [torch.empty(o.shape, dtype=o.dtype) for o in bound.outputs]
+    launcher.prepare(bound)(tensors, outputs, addresses_of(tensors, outputs))
     assert not driver.launches
 
 
@@ -192,6 +214,67 @@ def test_maps_are_made_once_and_span_the_whole_tensor(artifact, machine):
     assert box == [64, 64, 1, 1, 1]
     dims, _, box = found["K"][3:6]
     assert dims == [64, N, 1, H // 2, B] and box == [64, artifact.metadata["tile"]["TK"], 1, 1, 1]
+
+
+def laid_out(signature):
+    """Tensors of one call and their outputs, at new addresses."""
+    half = torch.bfloat16
+    q, k, v = (torch.empty(B, n, h, 64, dtype=half) for n, h in ((M, H), (N, H // 2), (N, H // 2)))
+    tensors = [q, k, v, torch.empty(H)]
+    bound = bind(signature, tensors, "sm90")
+    return bound, tensors, [torch.empty(o.shape, dtype=o.dtype) for o in bound.outputs]
+
+
+def addresses_in(artifact, values):
+    """Address of each tensor in what a launch read, by name."""
+    found = zip(artifact.metadata["arguments"], values, strict=True)
+    return {of: v[2] if kind == "map" else v for (_, kind, of, _), v in found if kind in ("map", "pointer")}
+
+
+def test_other_addresses_are_written_into_the_same_arguments(artifact, machine):
+    driver, launcher, signature = machine
+    sets = [laid_out(signature) for _ in range(3)]
+    sets.append((sets[0][0], [*sets[1][1][:2], *sets[2][1][2:]], sets[0][2]))
+    run = launcher.prepare(sets[0][0])
+    for _, tensors, outputs in (*sets, *sets):
+        run(tensors, outputs, addresses_of(tensors, outputs))
+        given = dict(zip(("Q", "K", "V", "slope", "O", "L"), addresses_of(tensors, outputs), strict=True))
+        assert given.items() <= addresses_in(artifact, driver.launches[-1][-1]).items()
+    assert len(driver.maps) == 3, "a map is made once"
+
+
+def test_a_map_that_the_driver_refuses_leaves_no_trace(artifact, machine):
+    driver, launcher, signature = machine
+    bound, tensors, outputs = laid_out(signature)
+    run, right = launcher.prepare(bound), addresses_of(tensors, outputs)
+    run(tensors, outputs, right)
+    for wrong in ((right[0] + 16, right[1] + 2, *right[2:]), (right[0], right[1], right[2] + 2, *right[3:])):
+        with pytest.raises(RuntimeError, match="invalid argument"):
+            run(tensors, outputs, wrong)
+        run(tensors, outputs, right)
+        assert driver.launches[-1] == driver.launches[0]
+    assert len(driver.launches) == 3
+
+
+def test_threads_launch_with_their_own_addresses(artifact, machine, monkeypatch):
+    driver, launcher, signature = machine
+    sets = [laid_out(signature) for _ in range(4)]
+    run, replace = launcher.prepare(sets[0][0]), driver.cuTensorMapReplaceAddress
+    monkeypatch.setattr(driver, "cuTensorMapReplaceAddress", lambda *a: sleep(1e-4) or replace(*a), raising=False)
+
+    def work(tensors, outputs):
+        for _ in range(10):
+            run(tensors, outputs, addresses_of(tensors, outputs))
+
+    threads = [Thread(target=work, args=s[1:]) for s in sets]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    calls = [addresses_of(*s[1:]) for s in sets]
+    seen = [addresses_in(artifact, values) for *_, values in driver.launches]
+    found = [calls.index(tuple(s[n] for n in ("Q", "K", "V", "slope", "O", "L"))) for s in seen]
+    assert sorted(found) == sorted([0, 1, 2, 3] * 10)
 
 
 def test_a_map_of_single_panels_ends_with_the_rows(monkeypatch):
