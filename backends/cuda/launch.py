@@ -149,6 +149,7 @@ class Kernel:
         self.function = done(driver.cuModuleGetFunction(self.module, self.metadata["function"].encode()))
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         done(driver.cuFuncSetAttribute(self.function, attribute, self.metadata["shared"]))
+        self.ctas = compile(self.metadata["ctas"], "<ctas>", "eval")
         self.threads, self.shared = self.metadata["threads"], self.metadata["shared"]
         self.counted = next((of for _, kind, of, _ in self.arguments if self._mode(of, kind) == "counter"), None)
         self.counters = Counters(self.device) if self.counted else None
@@ -163,7 +164,7 @@ class Kernel:
         """Blocks of a call.  The extent that it does not say is the device's: its multiprocessors."""
         known = {**dict.fromkeys(self.metadata["extents"], self.units), **extents}
         scope = {**known, **self.metadata["tile"], "min": min, "max": max}
-        return Shape(int(eval(self.metadata["ctas"], {"__builtins__": {}}, scope)), known)
+        return Shape(int(eval(self.ctas, {"__builtins__": {}}, scope)), known)
 
     def __call__(self, shape: Shape, tensors: Mapping[str, Tensor]) -> None:
         """Launches on the current stream.  Tensors of one Shape have equal shapes and strides."""

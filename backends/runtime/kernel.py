@@ -101,6 +101,7 @@ class Kernel:
         self._latest: list[Ready | None] = [None, None]  # of calls that want outputs, and of calls that bring them
         self._launchers: dict[tuple[torch.device, Variant], Launcher] = {}
         self._loaded: dict[tuple[torch.device, str, Variant], Launcher] = {}  # by what the artifact is
+        self._features: dict[str, frozenset[str]] = {}  # of the provider, by target
         self._passed_over: dict[str, None] = {}
         self._mutex = Lock()
         name = f"{signature.kernel}_{identity}"
@@ -251,7 +252,9 @@ class Kernel:
 
     def _launcher(self, bound: Bound, target: str) -> Launcher:
         """The launcher of this call's variant; where a toolchain fails on the special one, that of the general one."""
-        variant = Variant(bound.constants, bound.features & self.provider.features(target))
+        if target not in self._features:
+            self._features[target] = self.provider.features(target)
+        variant = Variant(bound.constants, bound.features & self._features[target])
         with self._mutex:
             found = self._launchers.get((bound.device, variant))
             if found is None:
