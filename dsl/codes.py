@@ -137,6 +137,7 @@ CODES: dict[str, str] = {
     "E1024": "a page size that is no number",
     "E1025": "a second derivative",
     "E1026": "a seed for a kernel without dropout, or one that is not two i64 numbers",
+    "E1027": "a call that a captured graph cannot hold",
     "E1060": "an environment variable that cannot be read",
     # Warnings.
     "W0502": "rows that keep no key",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 from threading import Lock
 from typing import Any, cast
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from tilec.backends.base import Artifact, Run
 from tilec.backends.cuda.maps import geometry
+from tilec.backends.runtime.capture import loading
 from tilec.backends.runtime.checks import Bound
 from tilec.backends.runtime.signature import Signature
 from tilec.backends.runtime.torch_op import inputs_of
@@ -60,10 +62,11 @@ def tensor_map(t: Tensor, dtype: str, box: Mapping[str, Any]) -> Any:
 
 
 class Shape:
-    """One call shape: what a launch needs beside addresses.  `arguments` are made at its first launch."""
+    """One call shape: what a launch needs beside addresses.  `start(stream, arguments, 0)` launches its blocks; `arguments` are
+    made at its first launch."""
 
-    def __init__(self, blocks: int, extents: Mapping[str, int]) -> None:
-        self.blocks, self.extents = blocks, extents
+    def __init__(self, blocks: int, extents: Mapping[str, int], start: Callable[..., tuple[Any, ...]]) -> None:
+        self.blocks, self.extents, self.start = blocks, extents, start
         self.arguments: Arguments | None = None
 
 
@@ -102,35 +105,32 @@ class Counters:
     """Counters that kernels claim tiles from: 0 before a launch, and 0 again after it (`claim` wraps).
 
     Launches of one stream follow each other and share one.  A captured launch has its own: its graph may be replayed
-    beside that stream."""
+    beside that stream.  Their memory is the driver's and cleared by a stream of its own, so that no capture sees either."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self, kernel: str) -> None:
+        self.kernel = kernel
         self.streams: dict[int, int] = {}
-        self.slabs: list[Tensor] = []
-        self.free: list[int] = []
-        self._allocate()
+        self.own = done(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+        self.free = self._allocate()
 
     def of(self, stream: int) -> int:
         """Address of a counter for a launch on the current stream, which is `stream`."""
-        if torch._C._cuda_isCurrentStreamCapturing():
-            return self.free.pop() if self.free else self._zeros(1)  # the graph's memory, which each replay clears
-        found = self.streams.get(stream)
+        captured = torch._C._cuda_isCurrentStreamCapturing()
+        found = None if captured else self.streams.get(stream)
         if found is None:
             if not self.free:
-                self._allocate()
-            found = self.streams[stream] = self.free.pop()
+                self.free = self._allocate()
+            found = self.free.pop()
+            if not captured:
+                self.streams[stream] = found
         return found
 
-    def _allocate(self) -> None:
-        """More free ones, outside of captures."""
-        base = self._zeros(SLAB)
-        torch.cuda.synchronize(self.device)  # streams that take one later may not wait for this one
-        self.free = [base + 4 * n for n in range(SLAB)]
-
-    def _zeros(self, count: int) -> int:
-        self.slabs.append(torch.zeros(count, dtype=torch.int32, device=self.device))
-        return int(self.slabs[-1].data_ptr())
+    def _allocate(self) -> list[int]:
+        with loading(torch.device("cuda"), self.kernel):
+            base = int(done(driver.cuMemAlloc(4 * SLAB)))
+            done(driver.cuMemsetD32Async(base, 0, SLAB, self.own))
+            done(driver.cuStreamSynchronize(self.own))  # streams that take one later do not wait for this one
+        return [base + 4 * n for n in range(SLAB)]
 
 
 class Kernel:
@@ -142,8 +142,7 @@ class Kernel:
         self.index = device.index if device.index is not None else torch.cuda.current_device()
         self.device = torch.device(device.type, self.index)
         self.units = torch.cuda.get_device_properties(self.index).multi_processor_count
-        torch.cuda.current_stream(self.index)  # the primary context exists from here on
-        torch.zeros(1, device=self.device)
+        self._enter()
         cubin = next(b for n, b in artifact.binaries.items() if n.endswith(".cubin"))
         self.module = done(driver.cuModuleLoadData(cubin))
         self.function = done(driver.cuModuleGetFunction(self.module, self.metadata["function"].encode()))
@@ -152,10 +151,16 @@ class Kernel:
         self.ctas = compile(self.metadata["ctas"], "<ctas>", "eval")
         self.threads, self.shared = self.metadata["threads"], self.metadata["shared"]
         self.counted = next((of for _, kind, of, _ in self.arguments if self._mode(of, kind) == "counter"), None)
-        self.counters = Counters(self.device) if self.counted else None
+        self.counters = Counters(artifact.kernel) if self.counted else None
         self.mutex = Lock()  # arguments are written and launched with as one
         self.names = list(dict.fromkeys(of for _, kind, of, _ in self.arguments if kind in ("map", "pointer")))
         self.names = [n for n in self.names if n != self.counted]
+
+    def _enter(self) -> None:
+        """Makes the device's primary context this thread's, as calls of the runtime API do, and torch's with them."""
+        driver.cuInit(0)
+        context = done(driver.cuDevicePrimaryCtxRetain(done(driver.cuDeviceGet(self.index))))
+        done(driver.cuCtxSetCurrent(context))
 
     def _mode(self, of: str, kind: str) -> str:
         return cast("str", self.metadata["tensors"][of][0]) if kind == "pointer" else ""
@@ -164,7 +169,9 @@ class Kernel:
         """Blocks of a call.  The extent that it does not say is the device's: its multiprocessors."""
         known = {**dict.fromkeys(self.metadata["extents"], self.units), **extents}
         scope = {**known, **self.metadata["tile"], "min": min, "max": max}
-        return Shape(int(eval(self.ctas, {"__builtins__": {}}, scope)), known)
+        blocks = int(eval(self.ctas, {"__builtins__": {}}, scope))
+        sizes = blocks, 1, 1, self.threads, 1, 1, self.shared
+        return Shape(blocks, known, partial(driver.cuLaunchKernel, self.function, *sizes))
 
     def __call__(self, shape: Shape, tensors: Mapping[str, Tensor]) -> None:
         """Launches on the current stream.  Tensors of one Shape have equal shapes and strides."""
@@ -182,13 +189,16 @@ class Kernel:
         with self.mutex:
             if addresses != arguments.addresses:
                 arguments.move(addresses)
-            if arguments.counter is not None and self.counters is not None:
+            if self.counters is not None and arguments.counter is not None:
                 arguments.counter.value = self.counters.of(stream)
-            (said,) = driver.cuLaunchKernel(
-                self.function, shape.blocks, 1, 1, self.threads, 1, 1, self.shared, stream, arguments.address, 0
-            )
-        if said:
-            done((said,))
+            said = shape.start(stream, arguments.address, 0)
+            if (
+                said[0] == driver.CUresult.CUDA_ERROR_INVALID_CONTEXT
+            ):  # the thread's first call, and not of the runtime API
+                self._enter()
+                said = shape.start(stream, arguments.address, 0)
+        if said[0]:
+            done(said)
 
     def _pack(self, shape: Shape, tensors: Sequence[Tensor]) -> Arguments:
         """Maps, addresses, strides and extents in the kernel's order."""

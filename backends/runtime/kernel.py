@@ -22,6 +22,7 @@ from torch.compiler import is_dynamo_compiling
 
 from tilec.backends.base import Artifact, Differentiable, Launcher, Run, Variant, launch_half, usual
 from tilec.backends.runtime import device as devices
+from tilec.backends.runtime.capture import loading, refuse
 from tilec.backends.runtime.checks import Bound, bind, order
 from tilec.backends.runtime.ready import Ready, addresses_of, allocation
 from tilec.backends.runtime.settings import settings
@@ -69,9 +70,12 @@ def clear(outputs: Sequence[Tensor]) -> None:
         lse.fill_(float("-inf"))
 
 
-def draw(device: torch.device, seed: int | None, offset: int) -> Tensor:
+def draw(kernel: str, device: torch.device, seed: int | None, offset: int) -> Tensor:
     """Seed and offset of one call's dropout, an i64 pair on its device; without a seed, the device's generator gives one."""
     if seed is not None:
+        refuse(
+            device, kernel, "its seed is a number of the host", "pass the pair of both on the device instead of `seed`"
+        )
         return torch.tensor([seed, offset], dtype=torch.int64, device=device)
     drawn = torch.randint(2**63 - 1, (2,), dtype=torch.int64, device=device)
     drawn[1:].fill_(offset)
@@ -122,7 +126,7 @@ class Kernel:
             tensors = self._ordered(tensors, named)
         if self._rng:
             device = getattr(tensors[0], "device", torch.device("cpu"))
-            tensors = (*tensors, draw(device, seed, offset) if rng is None else self._pair(rng, device))
+            tensors = (*tensors, draw(self.__name__, device, seed, offset) if rng is None else self._pair(rng, device))
         elif seed is not None:
             raise CallFault("E1026", f"`{self.signature.kernel}` has no dropout, and this call gave a seed")
         if is_dynamo_compiling():
@@ -169,6 +173,8 @@ class Kernel:
         arguments = tensors[: self._count]
         plan = self.plan(arguments, out)
         if plan.checked:
+            hint = "unset TILEC_DEBUG for captures"
+            refuse(plan.bound.device, self.signature.kernel, "the values of its tables are checked at every call", hint)
             check_values(self.signature, plan.bound, arguments)
         with devices.guard(plan.bound.device):
             outputs = plan.fresh() if out is None else out if isinstance(out, tuple) else (out,)
@@ -240,15 +246,19 @@ class Kernel:
         target = self.target or devices.target_of(device)
         given = out if out is None or isinstance(out, tuple) else (out,)
         bound = bind(self.signature, tensors, target, given)
-        launcher = self._launcher(bound, target) if bound.empty == "no" else None
+        launcher, run = self._prepared(bound, target) if bound.empty == "no" else (None, None)
         checked = has_values(self.signature) and (device.type == "cpu" or settings().debug)
         dead = bound.empty == "keys" or (self._clears and bound.empty == "no")
-        fresh, run = allocation(bound.outputs, device), launcher.prepare(bound) if launcher else None
-        plan = Plan(bound, checked, fresh, clear if dead else None, launcher, run)
+        plan = Plan(bound, checked, allocation(bound.outputs, device), clear if dead else None, launcher, run)
         if len(self._plans) >= PLANS:
             self._plans.clear()
         self._plans[key] = plan
         return plan
+
+    def _prepared(self, bound: Bound, target: str) -> tuple[Launcher, Run]:
+        with loading(bound.device, self.signature.kernel), devices.guard(bound.device):
+            launcher = self._launcher(bound, target)
+            return launcher, launcher.prepare(bound)
 
     def _launcher(self, bound: Bound, target: str) -> Launcher:
         """The launcher of this call's variant; where a toolchain fails on the special one, that of the general one."""
@@ -275,8 +285,7 @@ class Kernel:
         self._passed_over.update(dict.fromkeys(artifact.passed_over))
         key = device, artifact.backend, artifact.variant
         if key not in self._loaded:
-            with devices.guard(device):
-                self._loaded[key] = launch_half(artifact.backend)(artifact, self.signature, device)
+            self._loaded[key] = launch_half(artifact.backend)(artifact, self.signature, device)
         return self._loaded[key]
 
     def _recorded(self, tensors: Sequence[Tensor], out: Result | None) -> Result:

@@ -1,6 +1,7 @@
 """The runtime on a GPU: streams, captured graphs, synchronisation, devices, torch.compile, what a call costs."""
 
 import time
+from threading import Thread
 
 import pytest
 import torch
@@ -127,6 +128,56 @@ def test_a_captured_graph_follows_the_lengths(load):
                 continue
             rows = pool[pages[b].long()].reshape(1, 64, 1, 64)[:, :n]
             assert close(o[b : b + 1], reference(q[b : b + 1], rows, rows, causal=False)[0])
+
+
+@pytest.mark.parametrize("backend", [None, "triton"])
+def test_the_first_call_may_be_one_that_is_captured(tmp_path, backend):
+    kernel, tensors = tilec.load(CAUSAL, backend=backend, cache_dir=tmp_path), dense()
+    want, want_lse = reference(*tensors)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        o, lse = kernel(*tensors)
+        again, _ = kernel(*tensors)
+    for _ in range(2):
+        o.zero_(), again.zero_()
+        graph.replay()
+        assert close(o, want) and close(lse, want_lse, 1e-3) and torch.equal(o, again)
+    assert torch.equal(kernel(*tensors)[0], o)
+
+
+def test_a_thread_may_load_a_kernel_while_another_captures(load, tmp_path):
+    kernel, tensors, found = load(CAUSAL), dense(), []
+    want = kernel(*tensors)[0]
+    other = tilec.load(CAUSAL, cache_dir=tmp_path)
+    torch.cuda.synchronize()
+
+    side = torch.cuda.Stream()
+
+    def first_call():
+        with torch.cuda.stream(side):
+            found.append(other(*tensors)[0])
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        thread = Thread(target=first_call)
+        thread.start()
+        thread.join()
+        o = kernel(*tensors)[0]
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(o, want) and torch.equal(found[0], want)
+
+
+def test_a_thread_that_never_touched_the_device_may_call(load):
+    kernel, tensors, found = load(CAUSAL), dense(), []
+    out = torch.empty_like(tensors[0]), torch.empty(2, 8, 100, device="cuda")
+    want = kernel(*tensors)[0]
+    thread = Thread(target=lambda: found.append(kernel(*tensors, out=out)))
+    thread.start()
+    thread.join()
+    torch.cuda.synchronize()
+    assert torch.equal(found[0][0], want)
 
 
 def test_rows_past_the_last_offset_are_dead(load):
