@@ -99,7 +99,8 @@ class Bar:
 class Grid:
     """`tiles` units of work on `ctas` blocks.  `coords`: the tile coordinates and their extents, whose product `tiles` is
     (fewer real tiles may exist: packed storage).  `order` names the block map, which is written out in the cluster `map`
-    that opens each role: `let` lines from `cta` to the coordinates.
+    that opens each role: `let` lines from `cta` to the coordinates.  `numbers` are the map's own, as (name, value) pairs:
+    `order linear_xcd8(chunk = 4)`.
 
     `cluster`: how many consecutive CTAs run at the same time and reach each other's shared memory; a unit of work is then a
     cluster's, and `ctas` a multiple of it.  `rank` names a CTA's number in its cluster."""
@@ -110,3 +111,4 @@ class Grid:
     coords: tuple[tuple[str, Expr], ...] = ()
     cluster: int = 1
     rank: str | None = None
+    numbers: tuple[tuple[str, int | str], ...] = ()

@@ -180,7 +180,7 @@ def _program(t: Any, notes: tuple[str, ...]) -> Program:
     for c in t.children:
         parts.setdefault(str(c.data), []).append(c.children)
     ((name, target),) = parts["header"]
-    ((coords, tiles, ctas, order, cluster, rank),) = parts["grid"]
+    ((coords, tiles, ctas, order, numbers, cluster, rank),) = parts["grid"]
     return Program(
         name=".".join(map(str, name.children)) if name.data == "dotted" else _word(name),
         target=_word(target),
@@ -194,6 +194,7 @@ def _program(t: Any, notes: tuple[str, ...]) -> Program:
             _coords(coords),
             1 if cluster is None else int(cluster),
             None if rank is None else str(rank),
+            () if numbers is None else _params(numbers.children),
         ),
         buffers=tuple(_buffer(c[0], "shared") for c in parts.get("shared", ())),
         barriers=tuple(_barrier(c) for c in parts.get("barrier", ())),
@@ -229,12 +230,16 @@ def _buffer(t: Any, space: nodes.Space) -> Buffer:
 
 
 def _layout(c: list[Any]) -> Layout:
+    return Layout(_word(c[0]), _params(c[1:]))
+
+
+def _params(parts: list[Any]) -> tuple[tuple[str, int | str], ...]:
     params: list[tuple[str, int | str]] = []
-    for p in c[1:]:
+    for p in parts:
         if p is not None:
             name, value = p.children
             params.append((_word(name), _integer(value) if value.data == "integer" else _word(value)))
-    return Layout(_word(c[0]), tuple(params))
+    return tuple(params)
 
 
 def _barrier(c: list[Any]) -> Barrier:

@@ -75,11 +75,15 @@ def _program(p: Program) -> Iterator[str]:
     yield from (_global(t) for t in p.tensors)
     coords = ", ".join(f"{n} = {show(e)}" for n, e in p.grid.coords)
     units = f"tiles {show(p.grid.tiles)} ctas {show(p.grid.ctas)}"
-    yield f"grid {coords + ' ' if coords else ''}{units} order {word(p.grid.order)}{_cluster(p.grid)}"
+    yield f"grid {coords + ' ' if coords else ''}{units} order {_order(p.grid)}{_cluster(p.grid)}"
     yield from (f"shared {_buffer(b)}" for b in p.buffers)
     yield from (_barrier(b) for b in p.barriers)
     for role in p.roles:
         yield from _role(role)
+
+
+def _order(g: Grid) -> str:
+    return word(g.order) + (f"({_params(g.numbers)})" if g.numbers else "")
 
 
 def _cluster(g: Grid) -> str:
@@ -100,8 +104,11 @@ def _buffer(b: Buffer) -> str:
 
 
 def _layout(x: Layout) -> str:
-    params = ", ".join(f"{word(n)} = {v if isinstance(v, int) else word(v)}" for n, v in x.params)
-    return f"{word(x.kind)}({params})"
+    return f"{word(x.kind)}({_params(x.params)})"
+
+
+def _params(params: tuple[tuple[str, int | str], ...]) -> str:
+    return ", ".join(f"{word(n)} = {v if isinstance(v, int) else word(v)}" for n, v in params)
 
 
 def _barrier(b: Barrier) -> str:

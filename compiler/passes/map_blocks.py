@@ -1,71 +1,101 @@
 """map_blocks: in which order the blocks take the tiles.
 
 Contract.  In: a program whose cluster `map` is the linear one of `lower_attention`.  Out: the same tiles, each exactly once, for
-every value of the extents, in the order asked for; `grid.order` names it and the cluster spells it out.  Order changes
-which tiles run together, so caches and the tail of the grid, never a result.
+every value of the extents, in the order asked for; `grid.order` and `grid.numbers` name it and the cluster spells it out
+(`block_order` has the formulas).  Order changes which tiles run together, so caches and the tail of the grid, never a result.
 
     linear          row tiles of one head after the other: its keys and values stay in L2
+    block_first     the first row tile of every head, then the second of every head, …
     longest_first   for masks whose rows see more keys the later they come (causal): the last row tile of every head first, so
                     that the tail of the grid is made of short tiles (Graham 1969, LPT).  By sections of heads whose keys
-                    and values fit in part of the L2 together
-    xcd             blocks go to chiplets round robin (AMD); the map gives each chiplet a run of consecutive tiles, hence
-                    heads of its own: ceil and floor of tiles / chiplets, so any count works
+                    and values fit in part of the L2 together, or of as many as `window` says
+    xcd             blocks go to chiplets round robin (AMD); the map gives each chiplet one run of consecutive tiles, or, with
+                    `chunk`, that many heads at a time: heads of its own, in either case
+    fold            a block takes the p-th row tile from the end and then the p-th: causal blocks are equally long
     persistent      as many blocks as the machine has units; block i takes tiles i, i + units, …
 
-xcd and persistent combine with the order inside.
+xcd and persistent combine with the order inside; fold with xcd, and with linear and block_first, whose rows are then pairs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tilec.ir.build import add, compare, floordiv, maximum, minimum, mod, mul, sub
+from tilec.ir.build import add, cdiv, compare, floordiv, maximum, minimum, mul, sub, where
 from tilec.ir.expr import Expr, Int, Var
 from tilec.ir.nodes import Cluster, Let, Program, Stmt, While, rewrite
-from tilec.passes.lower_attention import map_lets
+from tilec.passes.block_order import Coords, FreeNames, chunks, head_by_head, product, runs, sections
 
 # Half of an H200's 60 MB L2: with a quarter of it short tiles lose 6-8 %, with more than the whole 12 %.
 # Measured there by sweeping the section over 8, 16, 32 and 128 MB.
 SECTION_SHARE = 2
 
+Order = Literal["linear", "block_first", "longest_first"]
+
 
 @dataclass(frozen=True)
 class BlockMap:
-    """`order` of the tiles; `xcds` > 1 gives each chiplet consecutive tiles; `units`: persistent blocks, None for one per tile.
+    """`order` of the tiles; `xcds` > 1 gives each chiplet tiles of its own; `units`: persistent blocks, None for one per tile.
+
+    `chunk`: heads that a chiplet takes at a time, None for one run of tiles each.  `window`: heads of a section of
+    longest_first, None for as many as `l2` holds, and on chiplets, whose L2 is smaller, one.  `fold`: two row tiles a block.
 
     `bytes_per_key`: of K and V of one key head together, and `sharing`: how many consecutive heads read the same one; with
     `l2` bytes of cache they size the sections of longest_first."""
 
-    order: Literal["linear", "longest_first"] = "linear"
+    order: Order = "linear"
     xcds: int = 1
     units: int | None = None
     l2: int = 0
     bytes_per_key: int = 1
     sharing: int = 1
     keys: Expr = Int(1)  # noqa: RUF009  (interned)
+    chunk: int | None = None
+    window: int | None = None
+    fold: bool = False
+
+    def __post_init__(self) -> None:
+        if self.fold and (self.units is not None or self.order == "longest_first"):
+            raise ValueError("folded rows are equally long: they are neither persistent nor longest first")
+        if self.chunk is not None and self.xcds == 1:
+            raise ValueError("chunks are a chiplet's, and there is one")
+        if any(n is not None and n < 1 for n in (self.chunk, self.window)):
+            raise ValueError(f"a chunk of {self.chunk} and a window of {self.window} heads")
+
+    @property
+    def name(self) -> str:
+        """What `grid.order` says."""
+        parts = [self.order, "fold" if self.fold else "", f"xcd{self.xcds}" if self.xcds > 1 else ""]
+        return "_".join(p for p in (*parts, "persistent" if self.units is not None else "") if p)
+
+    @property
+    def numbers(self) -> tuple[tuple[str, int | str], ...]:
+        """What `grid.numbers` says."""
+        return tuple((n, v) for n, v in (("chunk", self.chunk), ("window", self.window)) if v is not None)
 
 
 def map_blocks(program: Program, block_map: BlockMap) -> Program:
     """The program with that block map.  Raises ValueError if its map was already chosen."""
     if program.grid.order != "linear":
         raise ValueError(f"the block map is already {program.grid.order}")
-    role = program.roles[0]
-    names = _Names(program)
+    role, grid = program.roles[0], replace(program.grid, order=block_map.name, numbers=block_map.numbers)
+    names = FreeNames(program)
     loop_tile = names("tile")
-    tile = floordiv(Var("cta"), program.grid.cluster) if block_map.units is None else loop_tile
-    lets, number = _chiplets(tile, program.grid.tiles, block_map.xcds, names)
-    coords = program.grid.coords
-    if block_map.order == "longest_first":
-        lets += _longest_first(coords, number, block_map, names)
+    tile = floordiv(Var("cta"), grid.cluster) if block_map.units is None else loop_tile
+
+    def body_with(lets: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        def rule(s: Stmt) -> tuple[Stmt, ...] | None:
+            return (Cluster("map", lets),) if isinstance(s, Cluster) and s.kind == "map" else None
+
+        return rewrite(role.body, rule)
+
+    if block_map.fold:
+        body, tiles = _folded(grid.coords, tile, block_map, names, body_with)
+        grid = replace(grid, ctas=mul(grid.cluster, tiles))
     else:
-        lets += map_lets(coords, number)
-
-    def rule(s: Stmt) -> tuple[Stmt, ...] | None:
-        return (Cluster("map", tuple(lets)),) if isinstance(s, Cluster) and s.kind == "map" else None
-
-    body = rewrite(role.body, rule)
-    grid = replace(program.grid, order=_name(block_map))
+        body = body_with(coordinates(grid.coords, tile, block_map, names))
     if block_map.units is not None:
         grid = replace(grid, ctas=minimum(block_map.units, grid.tiles))
         ctas = names("ctas")
@@ -74,71 +104,51 @@ def map_blocks(program: Program, block_map: BlockMap) -> Program:
     return program.with_(grid=grid, roles=(replace(role, body=body),))
 
 
-class _Names:
-    """Scalars that no coordinate, buffer or axis of the program is called."""
-
-    def __init__(self, program: Program) -> None:
-        buffers = program.roles[0].buffers
-        self.taken = {name for name, _ in program.grid.coords} | {b.name for b in buffers}
-        self.taken |= {a.name for b in buffers for a in b.axes}
-
-    def __call__(self, name: str) -> Var:
-        while name in self.taken:
-            name += "_"
-        return Var(name)
-
-
-def _name(m: BlockMap) -> str:
-    parts: list[str] = [m.order]
-    if m.xcds > 1:
-        parts.append(f"xcd{m.xcds}")
-    if m.units is not None:
-        parts.append("persistent")
-    return "_".join(parts)
+def coordinates(coords: Coords, tile: Expr, m: BlockMap, names: FreeNames) -> tuple[Stmt, ...]:
+    """Lines from the number of the block's tile to its coordinates, whose first counts rows."""
+    lets: list[Stmt] = []
+    number = tile
+    if m.xcds > 1 and m.chunk is not None:
+        lets, number = chunks(tile, product(coords), m.xcds, mul(m.chunk, coords[0][1]), names)
+    elif m.xcds > 1:
+        lets, number = runs(tile, product(coords), m.xcds, names)
+    last_first = m.order == "longest_first"
+    if m.order == "block_first":
+        return (*lets, *sections(coords, number, None, last_first, names))
+    section = _section(m) if last_first else None
+    if section is not None:
+        return (*lets, *sections(coords, number, section, last_first, names))
+    return (*lets, *head_by_head(coords, number, last_first, names))
 
 
-def _chiplets(tile: Expr, tiles: Expr, xcds: int, names: _Names) -> tuple[list[Stmt], Expr]:
-    """Which tile block `tile` takes when it runs on chiplet tile % xcds, and the statements that compute it."""
-    if xcds == 1:
-        return [], tile
-    xcd, total, share, left = names("xcd"), names("total"), names("share"), names("left")
-    number = names("number")
-    start = add(mul(xcd, share), minimum(xcd, left))
-    lets: list[Stmt] = [
-        Let(xcd.name, mod(tile, xcds)),
-        Let(total.name, tiles),
-        Let(share.name, floordiv(total, xcds)),
-        Let(left.name, mod(total, xcds)),
-        Let(number.name, add(start, floordiv(tile, xcds))),
-    ]
-    return lets, number
-
-
-def _longest_first(coords: tuple[tuple[str, Expr], ...], number: Expr, m: BlockMap, names: _Names) -> tuple[Stmt, ...]:
-    """Sections of heads one after the other; in a section, row tiles from the last to the first, heads fastest."""
-    (rows, row_tiles), rest = coords[0], coords[1:]
-    count: Expr = Int(1)
-    for _, extent in rest:
-        count = mul(count, extent)
-    tiles, heads, section = names(f"{rows}_tiles"), names("heads"), names("section")
-    first, width, inside, head = names("section_first"), names("width"), names("inside"), names("head")
+def _section(m: BlockMap) -> Callable[[Expr], Expr] | None:
+    """Heads of a section, of the number of all heads; None for one."""
+    window = m.window
+    if window is not None:
+        return None if window == 1 else lambda heads: minimum(heads, window)
     budget = m.l2 // SECTION_SHARE * m.sharing // m.bytes_per_key  # in keys
     if m.xcds > 1 or budget == 0:  # a chiplet walks its heads one by one: its own L2 holds one
-        return (
-            Let(tiles.name, row_tiles),
-            Let(rows, sub(sub(tiles, 1), mod(number, tiles))),
-            Let(head.name, floordiv(number, tiles)),
-            *(map_lets(rest, head) if rest else ()),
-        )
-    size = maximum(1, minimum(heads, floordiv(budget, maximum(1, m.keys))))
-    return (
+        return None
+    return lambda heads: maximum(1, minimum(heads, floordiv(budget, maximum(1, m.keys))))
+
+
+def _folded(
+    coords: Coords,
+    tile: Expr,
+    m: BlockMap,
+    names: FreeNames,
+    body_with: Callable[[tuple[Stmt, ...]], tuple[Stmt, ...]],
+) -> tuple[tuple[Stmt, ...], Expr]:
+    """The body for both row tiles of a pair, the later first, and the number of pairs.  A middle row tile is its own pair."""
+    (rows, row_tiles), rest = coords[0], coords[1:]
+    pair, step, steps, tiles = names(f"{rows}_pair"), names("step"), names("steps"), names(f"{rows}_all")
+    paired: Coords = ((pair.name, cdiv(row_tiles, 2)), *rest)
+    row = where(compare("==", step, 0), sub(sub(tiles, 1), pair), pair)
+    once = body_with((Let(rows, row),))
+    lets: tuple[Stmt, ...] = (
+        *coordinates(paired, tile, m, names),
         Let(tiles.name, row_tiles),
-        Let(heads.name, count),
-        Let(section.name, size),
-        Let(first.name, mul(floordiv(number, mul(tiles, section)), section)),
-        Let(width.name, minimum(section, sub(heads, first))),
-        Let(inside.name, mod(number, mul(tiles, section))),
-        Let(rows, sub(sub(tiles, 1), floordiv(inside, width))),
-        Let(head.name, add(first, mod(inside, width))),
-        *(map_lets(rest, head) if rest else ()),
+        Let(steps.name, where(compare("==", add(mul(pair, 2), 1), tiles), 1, 2)),
     )
+    loop = While(compare("<", step, steps), (*once, Let(step.name, add(step, 1))))
+    return (Cluster("map", lets), Let(step.name, Int(0)), loop), product(paired)

@@ -90,7 +90,8 @@ def _nest(inner: st.SearchStrategy[n.Stmt]) -> st.SearchStrategy[n.Stmt]:
 
 
 statements = st.recursive(plain, _nest, max_leaves=5)
-layouts = st.builds(n.Layout, texts, st.lists(st.tuples(texts, counts | texts), max_size=2).map(tuple))
+params = st.lists(st.tuples(texts, counts | texts), max_size=2).map(tuple)
+layouts = st.builds(n.Layout, texts, params)
 
 
 def _buffers(space: str) -> st.SearchStrategy[tuple[n.Buffer, ...]]:
@@ -125,8 +126,8 @@ programs = st.builds(
         max_size=2,
     ).map(tuple),
     st.one_of(
-        st.builds(n.Grid, small, small, texts, coords),
-        st.builds(n.Grid, small, small, texts, coords, st.integers(2, 8), names),
+        st.builds(n.Grid, small, small, texts, coords, numbers=params),
+        st.builds(n.Grid, small, small, texts, coords, st.integers(2, 8), names, params),
     ),
     _buffers("shared"),
     st.lists(barriers, max_size=2).map(tuple),
@@ -184,7 +185,7 @@ def test_every_field_is_in_the_random_programs(node: type):
         "Let": 2, "Seek": 4, "Compute": 6, "Load": 6, "Store": 5, "Mma": 5, "Copy": 7, "Send": 3, "Await": 2, "Wait": 2,
         "Arrive": 3,
         "Sync": 1, "Claim": 2, "Priority": 1, "Fence": 1, "If": 3, "For": 7, "While": 2, "Cluster": 2, "Proof": 8, "Slot": 3,
-        "Window": 3, "Bar": 2, "Buffer": 7, "Barrier": 5, "Role": 8, "Grid": 6,
+        "Window": 3, "Bar": 2, "Buffer": 7, "Barrier": 5, "Role": 8, "Grid": 7,
         "Axis": 2, "Layout": 2, "Global": 4, "Program": 10,
     }  # fmt: skip
     assert len(fields(node)) == covered[node.__name__]

@@ -5,10 +5,10 @@ import itertools
 import pass_kit as kit
 import pytest
 from feature_specs import kernel
+from map_kit import extents, tiles_of
 
 from tilec.arith.evaluate import evaluate
 from tilec.ir.expr import Var
-from tilec.ir.nodes import Cluster, Let, While, walk
 from tilec.passes.map_blocks import BlockMap, map_blocks
 
 SYMBOLS = kernel("mask k <= q + N - M", h="h : H, g : 3", query="Q[b, q, h, g, d]", output="O[b, q, h, g, d]", lse="")
@@ -20,40 +20,6 @@ SIZES = [
 ]
 ORDERS = ("linear", "longest_first")
 SMALL = {"l2": 400_000, "bytes_per_key": 64, "keys": Var("N")}  # a section: 78 heads of 40 keys, none whole of 5000
-
-
-def lets(body, env):
-    """The scalars after the `let` lines of a map."""
-    env = dict(env)
-    for s in body:
-        assert isinstance(s, Let)
-        env[s.name] = evaluate(s.value, env)
-    return env
-
-
-def tiles_of(p, sizes):
-    """Coordinates of the tiles in the order that blocks take them: block by block, each its own in turn."""
-    env = {**sizes, **dict(p.tile), "M_rows": sizes.get("M", 0)}
-    names = [n for n, _ in p.grid.coords]
-    (body,) = (s.body for s in walk(p.roles[0].body) if isinstance(s, Cluster) and s.kind == "map")
-    loop = next((s for s in walk(p.roles[0].body) if isinstance(s, While)), None)
-    out = []
-    for cta in range(int(evaluate(p.grid.ctas, env))):
-        if loop is None:
-            found = lets(body, {**env, "cta": cta})
-            out.append(tuple(found[n] for n in names))
-            continue
-        scope = lets([s for s in p.roles[0].body if isinstance(s, Let)], {**env, "cta": cta})
-        while evaluate(loop.cond, scope):
-            found = lets(body, scope)
-            out.append(tuple(found[n] for n in names))
-            scope[loop.body[-1].name] = evaluate(loop.body[-1].value, scope)
-    return out
-
-
-def extents(p, sizes):
-    env = {**sizes, **dict(p.tile), "M_rows": sizes.get("M", 0)}
-    return [int(evaluate(e, env)) for _, e in p.grid.coords]
 
 
 @pytest.mark.parametrize("units", [None, 1, 7, 1000])
