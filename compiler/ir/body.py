@@ -102,6 +102,8 @@ class Body:
                 self.compute(s)
             case nodes.Load() | nodes.Copy():
                 self.load(s)
+            case nodes.Move():
+                self.move(s)
             case nodes.Store():
                 self.store(s)
             case nodes.Mma():
@@ -179,6 +181,8 @@ class Body:
         if tensor is not None:
             self.holds(kind_of_dtype(dst.dtype), kind_of_dtype(tensor.dtype), dst.name)
         if isinstance(s, nodes.Load):
+            if s.queue is not None and dst.space != "register":
+                self.report(f"an asynchronous load goes to registers, and {dst.name} is shared: that is a copy")
             return
         if (s.signal is None) == (s.queue is None):
             self.report("a copy completes by a signal or by a queue: exactly one")
@@ -191,6 +195,14 @@ class Body:
             self.report(f"a copy does not convert {tensor.dtype} to {dst.dtype}")
         if s.signal is not None:
             self.signal(s.signal)
+
+    def move(self, s: nodes.Move) -> None:
+        dst, src = dict(self.slot(s.dst)), dict(self.slot(s.src))
+        to, given = self.buffers[s.dst.buffer], self.buffers[s.src.buffer]
+        if dst != src:
+            self.report(f"a move is lane by lane, but {to.name} and {given.name} have not the same lanes")
+        if to.dtype != given.dtype:
+            self.report(f"a move does not convert {given.dtype} to {to.dtype}")
 
     def send(self, s: nodes.Send) -> None:
         self.across(True)

@@ -131,8 +131,12 @@ class Compiler:
             case nodes.Compute():
                 return self.compute(s)
             case nodes.Load():
-                dst, load = place(s.dst, self.scope), fetch(s, self.scope)
+                dst, load, queue = place(s.dst, self.scope), fetch(s, self.scope), s.queue
+                if queue is not None:
+                    return Step(s, blocking=lambda f: f.copy(dst, load(f), None, queue), visible=True)
                 return Step(s, plain=lambda f: f.write(dst, load(f)), visible=self.touches(s))
+            case nodes.Move():
+                return Step(s, plain=self.move(s), visible=s.queue is not None or self.touches(s))
             case nodes.Store():
                 return Step(s, plain=store(s, self.scope), visible=self.touches(s))
             case nodes.Mma():
@@ -181,8 +185,8 @@ class Compiler:
             return e
 
         nodes.map_exprs(s, look)
-        dst = getattr(s, "dst", None)
-        return any(name in self.shared for name in (*found, *(() if dst is None else (dst.buffer,))))
+        found.extend(x.buffer for x in (getattr(s, n, None) for n in ("dst", "src")) if x is not None)
+        return any(name in self.shared for name in found)
 
     def seek(self, s: nodes.Seek) -> Callable[[Any], None]:
         low, high = self.scalar(s.lo), self.scalar(s.hi)
@@ -245,6 +249,18 @@ class Compiler:
                 f.write(dst, f.load(dst) + value if accumulate else value)
             else:
                 f.issue_mma(dst, a, b, product, accumulate, queue)
+
+        return run
+
+    def move(self, s: nodes.Move) -> Callable[[Any], None]:
+        dst, src = place(s.dst, self.scope), place(s.src, self.scope)
+        queue, order = s.queue, tuple(src.axes.index(a) for a in dst.axes)
+
+        def run(f: Any) -> None:
+            if queue is None:
+                f.write(dst, np.transpose(f.load(src), order))
+            else:
+                f.issue_move(dst, src, order, queue)
 
         return run
 

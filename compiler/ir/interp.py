@@ -18,7 +18,7 @@ from tilec.ir.errors import CallError, Deadlock, Endless, ExecutionError, Undefi
 from tilec.ir.execute import Blocked, Executable, Extents, Steps, compile_program, run_block
 from tilec.ir.machine import Cta, Instance, make_tiles
 from tilec.ir.memory import Tensor
-from tilec.ir.nodes import Arrive, Await, Claim, Copy, Mma, Program, Send, Sync, Wait, walk
+from tilec.ir.nodes import Arrive, Await, Claim, Copy, Load, Mma, Move, Program, Send, Sync, Wait, walk
 from tilec.ir.print import show_stmt
 
 LIMIT = 2_000_000  # scheduler steps before a run counts as endless
@@ -89,7 +89,7 @@ def is_alone(p: Program) -> bool:
     """Whether each CTA is one thread of control that starts nothing asynchronous and meets no barrier."""
     return sum(r.count for r in p.roles) == 1 and not any(
         isinstance(s, Copy | Send | Await | Wait | Arrive | Sync | Claim)
-        or (isinstance(s, Mma) and s.queue is not None)
+        or (isinstance(s, Load | Mma | Move) and s.queue is not None)
         for s in walk(p.roles[0].body)
     )
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+
 from tilec.ir.access import Place
 from tilec.ir.barriers import BarrierState
 from tilec.ir.clocks import Access, Clock, History, fenced, join
@@ -232,6 +234,18 @@ class Instance:
         value = product(*values[:2])
         tile, stage, box = self._locate(dst)
         tile.write(stage, value + values[2] if accumulate else value, box)
+        self._tick()
+
+    def issue_move(self, dst: Place, src: Place, order: tuple[int, ...], queue: str) -> None:
+        """Starts a Move: what it reads and writes is in use until awaited."""
+        thread = (self.label, queue)
+        time = self._start(thread)
+        tile, stage, box = self._locate(src)
+        self._use_later(tile, stage, box, thread, time, write=False)
+        value = np.transpose(tile.read(stage, box), order)
+        tile, stage, box = self._locate(dst)
+        self._use_later(tile, stage, box, thread, time, write=True, fill=True)
+        tile.write(stage, value, box)
         self._tick()
 
     def copy(

@@ -19,8 +19,8 @@ statement, from 0, wherever a window starts; so splitting rows over instances re
 *Accumulation.*  `Mma` contracts the axes that both operands have and the destination has not; products of the operands' rounded
 values are summed in f32 in an order the program does not fix.
 
-*Asynchrony.*  `Copy` and `Mma(queue=…)` start an operation and go on.  Its reads and writes happen at some time between
-the start and its completion.  It completes in one of two ways, and only this makes its effects visible:
+*Asynchrony.*  `Copy`, and `Mma`, `Load` and `Move` with a queue, start an operation and go on.  Its reads and writes happen
+at some time between the start and its completion.  It completes in one of two ways, and only this makes its effects visible:
   - `Copy(signal=bar)`: it arrives once on that barrier when done (TMA with a transaction count);
   - `queue="name"`: the role instance waits with `Await(queue, pending=n)`: all but the n youngest operations of this
     instance's queue are then complete (wgmma groups, cp.async groups, AMD's vmcnt and lgkmcnt).
@@ -47,7 +47,8 @@ any other statement is read in every lane: a guarded read is a Load.  `where`, `
 lazy, as in C.
 
 *Division of labour.*  Passes write programs; `ir.verify` says which are well formed; `ir.interp` runs them at every level;
-backends print them.  `notes`, `layout`, `registers`, `warps`, `stages` of a loop and `Priority` never change a result.
+backends print them.  `notes`, `layout`, `registers`, `warps`, `stages` of a loop, `order` of a cluster and `Priority` never
+change a result.
 """
 
 from __future__ import annotations
@@ -74,9 +75,11 @@ from tilec.ir.statements import Copy as Copy
 from tilec.ir.statements import Fence as Fence
 from tilec.ir.statements import For as For
 from tilec.ir.statements import If as If
+from tilec.ir.statements import Interleave as Interleave
 from tilec.ir.statements import Let as Let
 from tilec.ir.statements import Load as Load
 from tilec.ir.statements import Mma as Mma
+from tilec.ir.statements import Move as Move
 from tilec.ir.statements import Priority as Priority
 from tilec.ir.statements import Proof as Proof
 from tilec.ir.statements import Seek as Seek

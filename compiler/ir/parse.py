@@ -305,7 +305,7 @@ def _compute(c: list[Any]) -> Stmt:
 def _load(c: list[Any]) -> Stmt:
     clauses = _clauses(c[2:])
     where, other = _one(clauses.get("where")), _one(clauses.get("other"))
-    return nodes.Load(_slot(c[0]), *_access(c[1]), where, other or Int(0), "box" in clauses)
+    return nodes.Load(_slot(c[0]), *_access(c[1]), where, other or Int(0), "box" in clauses, _queue(clauses))
 
 
 def _store(c: list[Any]) -> Stmt:
@@ -318,21 +318,37 @@ def _store(c: list[Any]) -> Stmt:
 
 def _mma(c: list[Any]) -> Stmt:
     dst, sign, a, b, *rest = c
-    queue = _clauses(rest).get("queue")
-    return nodes.Mma(_slot(dst), _slot(a), _slot(b), str(sign.children[0]) == "+=", queue and _word(queue.children[0]))
+    return nodes.Mma(_slot(dst), _slot(a), _slot(b), str(sign.children[0]) == "+=", _queue(_clauses(rest)))
+
+
+def _move(c: list[Any]) -> Stmt:
+    return nodes.Move(_slot(c[0]), _slot(c[1]), _queue(_clauses(c[2:])))
 
 
 def _copy(c: list[Any]) -> Stmt:
     clauses = _clauses(c[2:])
-    signal, queue = clauses.get("signal"), clauses.get("queue")
+    signal = clauses.get("signal")
     return nodes.Copy(
         _slot(c[0]),
         *_access(c[1]),
         _one(clauses.get("where")),
         signal and _bar(signal.children[0]),
-        queue and _word(queue.children[0]),
+        _queue(clauses),
         "multicast" in clauses,
     )
+
+
+def _queue(clauses: dict[str, Any]) -> str | None:
+    return _word(clauses["queue"].children[0]) if "queue" in clauses else None
+
+
+def _order(parts: list[Any]) -> tuple[nodes.Interleave, ...]:
+    out = []
+    for part in parts:
+        times, *counts = part.children
+        pairs = tuple((_word(x.children[0]), int(x.children[1])) for x in counts)
+        out.append(nodes.Interleave(int(times), pairs))
+    return tuple(out)
 
 
 def _arrive(c: list[Any]) -> Stmt:
@@ -371,6 +387,7 @@ _BUILD: dict[str, Callable[[list[Any]], Stmt]] = {
     "load": _load,
     "store": _store,
     "mma": _mma,
+    "move": _move,
     "copy": _copy,
     "await": lambda c: nodes.Await(_word(c[0]), int(c[1])),
     "wait": lambda c: nodes.Wait(_bar(c[0]), _expr(c[1])),
@@ -383,5 +400,5 @@ _BUILD: dict[str, Callable[[list[Any]], Stmt]] = {
     "if": lambda c: nodes.If(_expr(c[0]), _suite(c[1]), () if c[2] is None else _suite(c[2])),
     "for": _for,
     "while": lambda c: nodes.While(_expr(c[0]), _suite(c[1])),
-    "cluster": lambda c: nodes.Cluster(_word(c[0]), _suite(c[1])),
+    "cluster": lambda c: nodes.Cluster(_word(c[0]), _suite(c[2]), () if c[1] is None else _order(c[1].children)),
 }

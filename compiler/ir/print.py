@@ -25,10 +25,12 @@ from tilec.ir.nodes import (
     Global,
     Grid,
     If,
+    Interleave,
     Layout,
     Let,
     Load,
     Mma,
+    Move,
     Priority,
     Program,
     Proof,
@@ -173,6 +175,15 @@ def _where(e: Expr | None) -> str:
     return "" if e is None else f" where {show(e)}"
 
 
+def _queue(name: str | None) -> str:
+    return "" if name is None else f" queue {word(name)}"
+
+
+def _order(parts: tuple[Interleave, ...]) -> str:
+    shown = (f"{p.times} of ({', '.join(f'{word(kind)} {n}' for kind, n in p.counts)})" for p in parts)
+    return f" order {', '.join(shown)}" if parts else ""
+
+
 def _line(s: Stmt) -> str:
     match s:
         case Let(name, value):
@@ -186,20 +197,22 @@ def _line(s: Stmt) -> str:
         case Load():
             other = "" if s.other is Int(0) else f" other {show(s.other)}"
             box = " box" if s.box else ""
-            return f"load {show_slot(s.dst)} = {_access(s.tensor, s.index)}{_where(s.where)}{other}{box}"
+            return (
+                f"load {show_slot(s.dst)} = {_access(s.tensor, s.index)}{_where(s.where)}{other}{box}{_queue(s.queue)}"
+            )
         case Store():
             over = f" over {', '.join(s.axes)}" if s.axes else ""
             return f"store {_access(s.tensor, s.index)}{over} = {show(s.value)}{_where(s.where)}"
         case Mma():
             sign = "+=" if s.accumulate else "="
-            queue = "" if s.queue is None else f" queue {word(s.queue)}"
-            return f"mma {show_slot(s.dst)} {sign} {show_slot(s.a)} . {show_slot(s.b)}{queue}"
+            return f"mma {show_slot(s.dst)} {sign} {show_slot(s.a)} . {show_slot(s.b)}{_queue(s.queue)}"
+        case Move(dst, src, queue):
+            return f"move {show_slot(dst)} = {show_slot(src)}{_queue(queue)}"
         case Copy():
             out = f"copy {show_slot(s.dst)} = {_access(s.tensor, s.index)}{_where(s.where)}"
             if s.signal is not None:
                 out += f" signal {_bar(s.signal)}"
-            out += "" if s.queue is None else f" queue {word(s.queue)}"
-            return out + (" multicast" if s.multicast else "")
+            return out + _queue(s.queue) + (" multicast" if s.multicast else "")
         case Send(dst, value, signal):
             return f"send {show_slot(dst)} = {show(value)} signal {_bar(signal)}"
         case Await(queue, pending):
@@ -224,6 +237,6 @@ def _line(s: Stmt) -> str:
             return f"for {s.var} in {show(s.lo)} .. {show(s.hi)}{' down' if s.down else ''}{stages}"
         case While(cond):
             return f"while {show(cond)}"
-        case Cluster(kind):
-            return f"cluster {word(kind)}"
+        case Cluster(kind, _, order):
+            return f"cluster {word(kind)}{_order(order)}"
     raise TypeError(f"not a statement: {s!r}")

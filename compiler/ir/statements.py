@@ -55,7 +55,8 @@ class Compute(Stmt):
 
 @dataclass(frozen=True)
 class Load(Stmt):
-    """dst = tensor[index] where `where`, else `other`; synchronous.  Lanes are those of dst's axes.
+    """dst = tensor[index] where `where`, else `other`.  Lanes are those of dst's axes.  Synchronous; with a queue it goes into
+    registers and completes as a Copy does.
 
     `box`: the tile is one box of the tensor and `where` says "inside it", or "before the end of the sequence", so one hardware
     fetch can bring it, with what lies behind that end."""
@@ -66,6 +67,7 @@ class Load(Stmt):
     where: Expr | None = None
     other: Expr = field(default_factory=lambda: Int(0))
     box: bool = False
+    queue: str | None = None
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,16 @@ class Copy(Stmt):
     signal: Bar | None = None
     queue: str | None = None
     multicast: bool = False
+
+
+@dataclass(frozen=True)
+class Move(Stmt):
+    """dst = src, of one dtype, lane by lane along axes of the same names: between registers and shared memory.  With a queue it
+    is asynchronous: what it reads and writes is in use until awaited (AMD: lgkmcnt)."""
+
+    dst: Slot
+    src: Slot
+    queue: str | None = None
 
 
 @dataclass(frozen=True)
@@ -217,8 +229,21 @@ class While(Stmt):
 
 
 @dataclass(frozen=True)
+class Interleave:
+    """`times` in a row, so many instructions of each kind: `matrix`, `vector`, `special`, `lds_read`, `lds_write`,
+    `global_read`."""
+
+    times: int
+    counts: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
 class Cluster(Stmt):
-    """A named stretch of the body: `compute`, `memory` in a ping-pong schedule, `prologue`, `epilogue`."""
+    """A named stretch of the body: `compute`, `memory` in a ping-pong schedule, `prologue`, `epilogue`.
+
+    `order`: in which order the toolchain is to issue its instructions, as far as their operands allow (LLVM:
+    sched_group_barrier)."""
 
     kind: str
     body: tuple[Stmt, ...]
+    order: tuple[Interleave, ...] = ()

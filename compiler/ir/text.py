@@ -21,6 +21,7 @@ STATEMENTS = frozenset(
         "store",
         "mma",
         "copy",
+        "move",
         "await",
         "wait",
         "arrive",

@@ -17,6 +17,7 @@ from tilec.ir.statements import (
     Let,
     Load,
     Mma,
+    Move,
     Seek,
     Send,
     Stmt,
@@ -95,6 +96,8 @@ def map_exprs(s: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
             return replace(s, index=tuple(map(f, s.index)), value=f(s.value), where=maybe(s.where))
         case Mma():
             return replace(s, dst=slot(s.dst), a=slot(s.a), b=slot(s.b))
+        case Move():
+            return replace(s, dst=slot(s.dst), src=slot(s.src))
         case Copy():
             return replace(
                 s,

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from tilec.ir.axes import AxisError, buffer_lanes, scope_of
 from tilec.ir.body import Body, Report
 from tilec.ir.expr import Expr, Fetch, Read, free_vars, walk
-from tilec.ir.nodes import Arrive, Await, Buffer, Copy, Mma, Program, Role, Send, Sync, Wait
+from tilec.ir.nodes import Arrive, Await, Buffer, Copy, Load, Mma, Move, Program, Role, Send, Sync, Wait
 from tilec.ir.nodes import walk as walk_statements
 from tilec.ir.text import is_word
 
@@ -133,7 +133,7 @@ def _buffers(p: Program, buffers: tuple[Buffer, ...], space: str, report: Report
 
 def _queues(role: Role, report: Report) -> None:
     statements = list(walk_statements(role.body))
-    filled = {s.queue for s in statements if isinstance(s, Copy | Mma) and s.queue is not None}
+    filled = {s.queue for s in statements if isinstance(s, Copy | Load | Mma | Move) and s.queue is not None}
     awaited = {s.queue for s in statements if isinstance(s, Await)}
     for queue in sorted(filled - awaited):
         report(f"queue {queue} is never awaited")

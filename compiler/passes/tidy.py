@@ -9,7 +9,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilec.ir.expr import TRUE, Expr, Read, Var, walk
-from tilec.ir.nodes import Compute, Copy, Let, Load, Mma, Program, Role, Seek, Slot, Stmt, Store, map_exprs, rewrite
+from tilec.ir.nodes import (
+    Compute,
+    Copy,
+    Let,
+    Load,
+    Mma,
+    Move,
+    Program,
+    Role,
+    Seek,
+    Slot,
+    Stmt,
+    Store,
+    map_exprs,
+    rewrite,
+)
 from tilec.ir.nodes import walk as statements
 
 
@@ -27,7 +42,7 @@ def _tidy(role: Role) -> Role:
         def rule(s: Stmt, used: set[str] = used, dead: set[str] = dead) -> tuple[Stmt, ...] | None:
             if isinstance(s, Let | Seek) and s.name not in used:
                 return ()
-            if isinstance(s, Load | Compute) and s.dst.buffer in dead and not getattr(s, "during", ()):
+            if isinstance(s, Load | Compute | Move) and s.dst.buffer in dead and not getattr(s, "during", ()):
                 return ()
             if isinstance(s, Load | Store | Copy) and s.where is TRUE:
                 return (replace(s, where=None),)
@@ -52,6 +67,8 @@ def read(body: tuple[Stmt, ...]) -> set[str]:
         map_exprs(s, note)
         if isinstance(s, Mma):
             found |= {s.a.buffer, s.b.buffer} | ({s.dst.buffer} if s.accumulate else set())
+        elif isinstance(s, Move):
+            found.add(s.src.buffer)
     return found
 
 
@@ -70,5 +87,5 @@ def mentioned(body: tuple[Stmt, ...]) -> tuple[set[str], set[str]]:
 
     for s in statements(body):
         map_exprs(s, note)
-        buffers.update(x.buffer for x in (getattr(s, n, None) for n in ("dst", "a", "b")) if isinstance(x, Slot))
+        buffers.update(x.buffer for x in (getattr(s, n, None) for n in ("dst", "src", "a", "b")) if isinstance(x, Slot))
     return scalars, buffers

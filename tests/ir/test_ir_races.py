@@ -32,6 +32,8 @@ CLEAN = [
     ("copy s = t[iota(k)] queue q\nawait q pending 0\nx = @s", QUEUE),
     ("copy s = t[iota(k)] signal f\nwait f parity 0\nx = @s", QUEUE),
     (TWO + "x = @u[0]\nawait q pending 0\nx = @u[1]", QUEUE),
+    ("load x = t[iota(k)] queue q\nawait q pending 0\nmove s = x queue q\nawait q pending 0\nx = @s", QUEUE),
+    ("s{k: 4 * w for 4} = 1.0\nsync b\nmove x{k: 4 for 4} = s{k: 4 for 4}\nx{k: 0 for 4} = 0.0\nx = @x", PAIR),
 ]  # fmt: skip
 
 
@@ -55,6 +57,10 @@ BROKEN = [
     ("copy s = t[iota(k)] queue q\ncopy s = t[iota(k)] queue q", "await q pending 0", QUEUE, errors.DoubleFill),
     ("copy s = t[iota(k)] queue q\ns = 1.0", "await q pending 0", QUEUE, errors.Race),
     (TWO + "x = @u[1]", "", QUEUE, errors.Race),
+    ("load x = t[iota(k)] queue q\nx = @x + 1.0", "await q pending 0", QUEUE, (errors.Race, errors.Undefined)),
+    ("s = 1.0\nmove x = s queue q\ns = 2.0", "await q pending 0", QUEUE, errors.Race),
+    ("x = 1.0\nmove s = x queue q\nx = 2.0", "await q pending 0", QUEUE, errors.Race),
+    ("x = 1.0\nif w == 0\n  move s = x queue q\nsync b\nx = @s", "await q pending 0", PAIR, errors.Race),
     ("copy s = t[iota(k)] queue q", "", QUEUE, errors.UnfinishedAsync),
     ("copy s = t[iota(k)] signal f", "", QUEUE, errors.UnfinishedAsync),
     ("copy s = t[iota(k)] signal f\narrive f\nwait f parity 0\nx = @s", "", QUEUE, (errors.OverArrival, errors.Race)),

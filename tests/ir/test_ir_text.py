@@ -54,10 +54,11 @@ plain = st.one_of(
     st.builds(n.Let, names, small),
     st.builds(n.Seek, names, small, small, small),
     st.builds(n.Compute, slots, small, unless=maybe),
-    st.builds(n.Load, slots, names, many, maybe, small, st.booleans()),
+    st.builds(n.Load, slots, names, many, maybe, small, st.booleans(), st.none() | texts),
     st.builds(n.Store, names, many, small, st.lists(names, max_size=3).map(tuple), maybe),
     st.builds(n.Mma, slots, slots, slots, st.booleans(), st.none() | texts),
     st.builds(n.Copy, slots, names, many, maybe, bars, st.none(), st.booleans()),
+    st.builds(n.Move, slots, slots, st.none() | texts),
     st.builds(n.Send, slots, small, bars),
     st.builds(n.Copy, slots, names, many, maybe, st.none(), texts),
     st.builds(n.Await, texts, counts),
@@ -68,6 +69,9 @@ plain = st.one_of(
     st.builds(n.Priority, counts),
     st.builds(n.Fence, texts),
 )
+orders = st.lists(
+    st.builds(n.Interleave, counts, st.lists(st.tuples(texts, counts), min_size=1, max_size=2).map(tuple)), max_size=2
+).map(tuple)
 proofs = st.builds(
     n.Proof,
     small,
@@ -84,7 +88,7 @@ def _nest(inner: st.SearchStrategy[n.Stmt]) -> st.SearchStrategy[n.Stmt]:
         st.builds(n.If, small, body, body),
         st.builds(n.For, names, small, small, body, st.none() | proofs, st.none() | counts, st.booleans()),
         st.builds(n.While, small, body),
-        st.builds(n.Cluster, texts, body),
+        st.builds(n.Cluster, texts, body, orders),
         st.builds(n.Compute, slots, small, body, counts, counts, maybe),
     )
 
@@ -175,18 +179,31 @@ def test_readings(text: str, same: Expr):
 HEADER = "program p on cpu\ngrid tiles 1 ctas 1 order linear\n"
 
 
-PARTS = (n.Proof, n.Slot, n.Window, n.Bar, n.Buffer, n.Barrier, n.Role, n.Grid, n.Axis, n.Layout, n.Global, n.Program)
+PARTS = (
+    n.Interleave,
+    n.Proof,
+    n.Slot,
+    n.Window,
+    n.Bar,
+    n.Buffer,
+    n.Barrier,
+    n.Role,
+    n.Grid,
+    n.Axis,
+    n.Layout,
+    n.Global,
+    n.Program,
+)
 
 
 @pytest.mark.parametrize("node", [*n.Stmt.__subclasses__(), *PARTS])
 def test_every_field_is_in_the_random_programs(node: type):
     """A field that the strategies above leave at its default would be lost in printing without being noticed."""
     covered = {
-        "Let": 2, "Seek": 4, "Compute": 6, "Load": 6, "Store": 5, "Mma": 5, "Copy": 7, "Send": 3, "Await": 2, "Wait": 2,
-        "Arrive": 3,
-        "Sync": 1, "Claim": 2, "Priority": 1, "Fence": 1, "If": 3, "For": 7, "While": 2, "Cluster": 2, "Proof": 8, "Slot": 3,
-        "Window": 3, "Bar": 2, "Buffer": 7, "Barrier": 5, "Role": 8, "Grid": 7,
-        "Axis": 2, "Layout": 2, "Global": 4, "Program": 10,
+        "Let": 2, "Seek": 4, "Compute": 6, "Load": 7, "Store": 5, "Mma": 5, "Copy": 7, "Move": 3, "Send": 3, "Await": 2,
+        "Wait": 2, "Arrive": 3, "Sync": 1, "Claim": 2, "Priority": 1, "Fence": 1, "If": 3, "For": 7, "While": 2,
+        "Cluster": 3, "Interleave": 2, "Proof": 8, "Slot": 3, "Window": 3, "Bar": 2, "Buffer": 7, "Barrier": 5, "Role": 8,
+        "Grid": 7, "Axis": 2, "Layout": 2, "Global": 4, "Program": 10,
     }  # fmt: skip
     assert len(fields(node)) == covered[node.__name__]
 
