@@ -10,6 +10,7 @@ from feature_specs import kernel
 
 from tilec.ampere import WarpOptions, warp_passes
 from tilec.arith.evaluate import evaluate
+from tilec.cdna import WaveOptions, wave_passes
 from tilec.frontend import read_text
 from tilec.ir.expr import Var
 from tilec.ir.interp import Order, run
@@ -102,6 +103,17 @@ def on_warps(text, options=WarpOptions(), q=64, k=32, units=None):  # noqa: B008
     out = {"map_blocks": sequential(text, q, k, target="sm80", units=units)}
     p = out["map_blocks"]
     for name, f in warp_passes(options):
+        out[name] = p = f(p)
+        verify(p, proofs=False)
+    return out
+
+
+@cache
+def on_waves(text, options=WaveOptions(), q=256, k=64, units=None):  # noqa: B008
+    """The same for waves that take turns."""
+    out = {"map_blocks": sequential(text, q, k, target="gfx942", units=units)}
+    p = out["map_blocks"]
+    for name, f in wave_passes(options):
         out[name] = p = f(p)
         verify(p, proofs=False)
     return out

@@ -64,12 +64,12 @@ def place_buffers(program: Program) -> Program:
     shared = tuple(
         replace(b, layout=_swizzle(b, dict(buffer_lanes((b,), constants))[b.name], whole)) for b in program.buffers
     )
-    notes = [_shared_note(program.with_(buffers=shared), constants)]
+    notes = [shared_note(program.with_(buffers=shared), constants)]
     roles = []
     for role in program.roles:
         lanes = buffer_lanes((*shared, *role.buffers), constants)
         fragments = _fragments(role, shared, lanes)
-        layouts = fragments | dict.fromkeys(_parts(role), PARTS)
+        layouts = fragments | dict.fromkeys(partial_rows(role), PARTS)
         buffers = tuple(replace(b, layout=layouts.get(b.name)) for b in role.buffers)
         if role.buffers and role.registers is not None:
             notes.append(_register_note(role, lanes))
@@ -114,7 +114,7 @@ def _fragments(role: Role, shared: tuple[Buffer, ...], lanes: dict[str, Lanes]) 
     return out
 
 
-def _parts(role: Role) -> list[str]:
+def partial_rows(role: Role) -> list[str]:
     """Rule PARTS: row buffers that are linear in themselves and in sums, wherever they are written."""
     rows = {b.name for b in role.buffers if len(b.axes) == 1 and b.dtype == "f32"}
     linear = dict.fromkeys(rows, True)
@@ -154,7 +154,7 @@ def _check_shape(s: Mma, lanes: dict[str, Lanes], columns: int, depth: int) -> N
 # ---------------------------------------------------------------------------------------------- sums
 
 
-def _shared_note(program: Program, constants: dict[str, int]) -> str:
+def shared_note(program: Program, constants: dict[str, int]) -> str:
     """Rule SHARED."""
     parts = [(b.name, stage_bytes(b, constants), b.stages) for b in program.buffers]
     parts.append(("barriers", BARRIER, sum(b.stages for b in program.barriers if b.kind == "mbarrier")))

@@ -1,15 +1,17 @@
-"""split_rows: the rows of a tile over warpgroups, 64 to each, or warps, 16 or 32 to each, and first over the CTAs of a cluster.
+"""split_rows: the rows of a tile over warpgroups, 64 to each, or warps or waves, 16 or 32 to each, and first over the CTAs of a
+cluster.
 
 Contract.  In: a program of one sequential `block` role.  Out: the same statements in a role `consumer` of n warpgroups (or
-warps); register tiles have TQ / n rows, and row i of instance `wg` (`w`) is row (TQ / n) * wg + i of the tile.  Each instance
-still loads all that it needs.  Bounds of loops stay those of the whole tile: instances take the same steps, so that they can
-share what is loaded.  Rows are independent of each other; no result changes.
+warps, or waves); register tiles have TQ / n rows, and row i of instance `wg` (`w`) is row (TQ / n) * wg + i of the tile.  Each
+instance still loads all that it needs.  Bounds of loops stay those of the whole tile: instances take the same steps, so that
+they can share what is loaded.  Rows are independent of each other; no result changes.
 
 With `cluster` CTAs to a tile, CTA `rank` of the cluster has its rows from TQ / cluster * rank on, and block number cta // cluster
 is the tile's.  All of them walk the keys of the whole tile.
 
 Raises ScheduleFault E0812 where the rows do not fit the unit's matrix instruction: wgmma's tile is m64, that of a warp's
-mma.sync m16 (PTX ISA, wgmma.mma_async, mma.sync), of which a thread's registers hold two.
+mma.sync m16 (PTX ISA, wgmma.mma_async, mma.sync), of which a thread's registers hold two; a wave's MFMA has 16 or 32 columns,
+which are its rows (AMD matrix instruction calculator, cdna3).
 """
 
 from __future__ import annotations
@@ -24,12 +26,12 @@ from tilec.ir.nodes import Axis, For, Let, Program, Role, Stmt, Unit, map_exprs,
 from tilec.passes.scope import fresh, key_axes
 
 ROWS = 64  # of one warpgroup
-LEGAL: dict[Unit, tuple[int, ...]] = {"warpgroup": (ROWS,), "warp": (16, 32)}  # rows of one instance
-STEMS: dict[Unit, str] = {"warpgroup": "wg", "warp": "w"}
+LEGAL: dict[Unit, tuple[int, ...]] = {"warpgroup": (ROWS,), "warp": (16, 32), "wave": (32, 16)}  # rows of one instance
+STEMS: dict[Unit, str] = {"warpgroup": "wg", "warp": "w", "wave": "w"}
 
 
 def split_rows(program: Program, count: int, cluster: int = 1, *, unit: Unit = "warpgroup") -> Program:
-    """The program on `count` warpgroups or warps of each of `cluster` CTAs.  Raises ValueError if its rows were already split."""
+    """The program on `count` units of each of `cluster` CTAs.  Raises ValueError if its rows were already split."""
     (role,) = program.roles
     if role.unit != "block":
         raise ValueError(f"the rows are already split over {role.count} {role.unit}s")

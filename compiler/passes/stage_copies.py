@@ -10,7 +10,7 @@ use, and between use and the next fill.  Results differ by the order of tiles al
     STAGES 2  keys and values of the next step are in flight with all of this one, in the other slot.  One sync a step
     PEEL      the copies of the first step stand before the loops: cluster `prologue`, of the last tile that any loop walks
     NEXT      the tile after j is j - 1 within a part of the mask, else the last one of the nearest part below that has tiles
-    BELOW     a tile below the first one walked ends before a position that exists, so its copy needs no guard for that
+    BELOW     see `key_steps`
     OWN       query rows belong to an instance: a slot each, filled and read by one warp, which needs no sync
 
 Source: FlashAttention-2, Dao, arXiv 2307.08691, section 3.3; the order of copies and syncs is that of its released kernel,
@@ -26,8 +26,8 @@ from typing import Literal
 
 from tilec.dsl.faults import ScheduleFault
 from tilec.ir.axes import constant
-from tilec.ir.build import add, all_of, compare, mod, mul, sub, where
-from tilec.ir.expr import ONE, ZERO, Expr, Int, Iota, Op, Read, Var, substitute, transform, walk
+from tilec.ir.build import add, compare, mod, mul, sub, where
+from tilec.ir.expr import ONE, ZERO, Expr, Int, Read, Var
 from tilec.ir.nodes import (
     Await,
     Bar,
@@ -48,9 +48,9 @@ from tilec.ir.nodes import (
     Sync,
     While,
     Window,
-    map_exprs,
 )
 from tilec.ir.nodes import walk as statements
+from tilec.passes.key_steps import at_tile, shifted, without_end_guard
 from tilec.passes.parts import extent, parts, some
 from tilec.passes.scope import fresh, key_axes
 from tilec.passes.tidy import tidy
@@ -156,7 +156,7 @@ class _Stager:
         any_tile, last = extent(loops)
         keys, values = self.loads(general)
         ahead = keys if self.staging.stages == 1 else (*keys, *values)
-        copies = [self.copy(_at(s, self.var, self.first), ZERO) for s in ahead]
+        copies = [self.copy(at_tile(s, self.var, self.first), ZERO) for s in ahead]
         queries: tuple[Stmt, ...] = tuple(map(self.copy_own, self.own.values()))
         fetch: tuple[Stmt, ...] = ()
         if self.staging.queries == "registers":
@@ -219,12 +219,15 @@ class _Stager:
         if isinstance(below, Var):
             lets, to = (Let(self.next.name, where(inside, to, below)),), self.next
             inside = compare(">=", self.next, 0)
-        return (*lets, If(inside, tuple(self.copy(_at(_below(s, self.var), self.var, to), slot) for s in ahead)))
+        return (
+            *lets,
+            If(inside, tuple(self.copy(at_tile(without_end_guard(s, self.var), self.var, to), slot) for s in ahead)),
+        )
 
     def copy(self, s: Load, slot: Expr) -> Copy:
         """This warp's slice of a tile."""
         offset = mul(self.share, self.instance)
-        s = _shifted(s, self.k, offset)
+        s = shifted(s, self.k, offset)
         windows = (Window(self.k, offset, Int(self.share)),)
         return Copy(self._place(s, slot, windows), s.tensor, s.index, s.where, queue=QUEUE)
 
@@ -250,53 +253,3 @@ class _Stager:
 
 
 PORTABLE = "the portable backend takes it"
-
-
-def _at(s: Load, var: str, value: Expr) -> Load:
-    """A load of a key step for the tile numbered `value`."""
-    found = map_exprs(s, lambda e: substitute(e, {Var(var): value}))
-    assert isinstance(found, Load)
-    return found
-
-
-def _shifted(s: Load, axis: str, offset: Expr) -> Load:
-    """Lanes along `axis` counted from `offset`."""
-
-    def lanes(e: Expr) -> Expr | None:
-        match e:
-            case Op("+", (x, Op("+", (y, Iota(name))))) if name == axis and y is offset:
-                return Op("+", (add(x, offset), Iota(name)))
-            case Iota(name) if name == axis:
-                return Op("+", (offset, e))
-        return None
-
-    found = map_exprs(s, lambda e: transform(e, lanes))
-    assert isinstance(found, Load)
-    return found
-
-
-def _below(s: Load, var: str) -> Load:
-    """Rule BELOW: without the guards that hold for every tile below one that exists."""
-
-    def kept(e: Expr) -> Expr:
-        match e:
-            case Op("and", (a, b)):
-                return all_of(kept(a), kept(b))
-            case Op("<", (a, b)) if _grows(a, Var(var)) and Var(var) not in walk(b):
-                return all_of()
-        return e
-
-    guard = None if s.where is None else kept(s.where)
-    return replace(s, where=None if guard is all_of() else guard)
-
-
-def _grows(e: Expr, var: Expr) -> bool:
-    """Whether `e` is positions along the keys, tile after tile: a sum with the tile's number times sizes, and lanes."""
-    match e:
-        case Op("+", (a, b)):
-            return (_grows(a, var) and (isinstance(b, Iota) or var not in walk(b))) or (
-                _grows(b, var) and (isinstance(a, Iota) or var not in walk(a))
-            )
-        case Op("*", (a, b)):
-            return _grows(a, var) and (isinstance(b, Var) or (isinstance(b, Int) and b.value > 0)) and b is not var
-    return e is var
