@@ -179,7 +179,7 @@ def _queue(name: str | None) -> str:
     return "" if name is None else f" queue {word(name)}"
 
 
-def _order(parts: tuple[Interleave, ...]) -> str:
+def _interleaving(parts: tuple[Interleave, ...]) -> str:
     shown = (f"{p.times} of ({', '.join(f'{word(kind)} {n}' for kind, n in p.counts)})" for p in parts)
     return f" order {', '.join(shown)}" if parts else ""
 
@@ -238,5 +238,5 @@ def _line(s: Stmt) -> str:
         case While(cond):
             return f"while {show(cond)}"
         case Cluster(kind, _, order):
-            return f"cluster {word(kind)}{_order(order)}"
+            return f"cluster {word(kind)}{_interleaving(order)}"
     raise TypeError(f"not a statement: {s!r}")
