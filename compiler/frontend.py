@@ -217,7 +217,9 @@ def bind(attn: Attention, values: Mapping[str, int], source: Source | None = Non
         if n not in symbols
     ]
     faults += [
-        fault("E0302", f"the extent {n} cannot be {v}") for n, v in values.items() if v < (1 if n in constants else 0)
+        fault("E0302", f"the extent {n} cannot be {v!r}")
+        for n, v in values.items()
+        if not isinstance(v, int) or v < (1 if n in constants else 0)
     ]
     faults += [
         fault("E0302", f"{n} is each sequence's own length, which `{lengths[n]}`'s table says")

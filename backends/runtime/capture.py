@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from functools import cache
 
 import torch
+from torch.compiler import is_dynamo_compiling
 
 from tilec.dsl.faults import CallFault
 
@@ -42,7 +43,7 @@ def exchange_of_driver() -> Exchange | None:
 
 def capturing(device: torch.device) -> bool:
     """Whether the current stream is captured."""
-    return bool(device.type == "cuda" and torch.cuda.is_current_stream_capturing())
+    return bool(device.type == "cuda" and not is_dynamo_compiling() and torch.cuda.is_current_stream_capturing())
 
 
 def refuse(device: torch.device, kernel: str, what: str, hint: str) -> None:

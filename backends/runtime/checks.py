@@ -91,8 +91,9 @@ def order(signature: Signature, given: Sequence[Any], named: Mapping[str, Any]) 
         )
     for name in named:
         if name not in names:
-            near = get_close_matches(name, names, n=1)
-            hint = f"did you mean `{near[0]}`?" if near else f"its tensors are {', '.join(names)}"
+            near = [n for n in names if n.lower() == name.lower()] or get_close_matches(name, names, n=1)
+            tensors = f"its tensors are {', '.join(names)}; scale, mask and all else stand in the spec"
+            hint = f"did you mean `{near[0]}`?" if near else tensors
             raise fault(signature, None, "E1002", f"`{signature.kernel}` has no argument `{name}`", hint=hint)
         if names.index(name) < len(given):
             argument = signature.argument(name)
@@ -114,11 +115,20 @@ def order(signature: Signature, given: Sequence[Any], named: Mapping[str, Any]) 
 def extents_of(signature: Signature, tensors: Tensors) -> dict[str, int]:
     """Every symbol of the call, from shapes alone (which may be symbolic).
 
-    Raises E1005 for what is no tensor, E1006 rank, E1007 an extent that two places disagree on, E1008 a constant extent."""
+    Raises E1005 for what is no dense tensor, E1006 rank, E1007 an extent that two places disagree on, E1008 a constant extent."""
     shapes: dict[str, Sequence[int]] = {}
     for argument, t in zip(signature.arguments, tensors, strict=True):
         if not isinstance(t, torch.Tensor):
             raise fault(signature, argument, "E1005", f"`{argument.name}` is a {type(t).__name__}, not a torch.Tensor")
+        if t.is_nested or t.layout != torch.strided:
+            form = "nested" if t.is_nested else str(t.layout).removeprefix("torch.")
+            raise fault(
+                signature,
+                argument,
+                "E1005",
+                f"`{argument.name}` is a {form} tensor, and kernels read dense ones",
+                note=_layout_note(signature, argument),
+            )
         if t.ndim != len(argument.dims):
             raise fault(
                 signature,
@@ -150,9 +160,13 @@ def _solve(signature: Signature, b: Binding, env: Mapping[str, int], origin: Map
     """The value of a symbol: an extent, one less, or the divisor that gives it."""
     if b.solve == "size":
         return size
-    if "//" not in b.solve:
-        return evaluate(b.solve, {"size": size})
     argument = signature.argument(b.tensor)
+    if "//" not in b.solve:
+        value = evaluate(b.solve, {"size": size})
+        if isinstance(value, int) and value < 0:
+            message = f"dimension {b.axis} of `{b.tensor}` is {argument.dims[b.axis]}; this call gave {size}"
+            raise fault(signature, argument, "E1007", message)
+        return value
     dim = argument.dims[b.axis]
     value = evaluate(b.solve, {**env, "size": size}) if size else 0
     if value < 1 or evaluate(dim, {**env, b.symbol: value}) != size:
@@ -302,6 +316,19 @@ def _check_out(signature: Signature, out: Tensors, outputs: tuple[Output, ...], 
         if t.numel() and (overlapping or (argument.slot in _ROWS and t.ndim and t.shape[-1] > 1 and t.stride(-1) != 1)):
             message = f"`out` for `{argument.name}` needs distinct elements and a contiguous last dimension"
             raise fault(signature, argument, "E1019", f"{message}; this call gave strides {_shape(t.stride())}")
+
+
+def apart(signature: Signature, tensors: Tensors, out: Tensors) -> None:
+    """Raises CallFault E1019 for an `out` that begins where an argument does: it would be written before it is read."""
+    read = {t.data_ptr(): n for n, t in zip(signature.names, tensors, strict=False) if _held(t)}
+    for argument, t in zip(signature.outputs, out, strict=False):
+        if _held(t) and t.data_ptr() in read:
+            message = f"`out` for `{argument.name}` lies where `{read[t.data_ptr()]}` does, and would be written while it is read"
+            raise fault(signature, argument, "E1019", message)
+
+
+def _held(t: Any) -> bool:
+    return isinstance(t, torch.Tensor) and t.layout == torch.strided and not t.is_nested and t.numel() > 0
 
 
 def _features(rows: Tensors, tensors: Tensors, outputs: tuple[Output, ...], allocate: bool) -> frozenset[str]:

@@ -23,14 +23,16 @@ from torch.compiler import is_dynamo_compiling
 from tilec.backends.base import Artifact, Differentiable, Launcher, Run, Variant, launch_half, usual
 from tilec.backends.runtime import device as devices
 from tilec.backends.runtime.capture import loading, refuse
-from tilec.backends.runtime.checks import Bound, bind, order
+from tilec.backends.runtime.checks import Bound, apart, bind, extents_of, order
 from tilec.backends.runtime.ready import Ready, addresses_of, allocation
+from tilec.backends.runtime.seeds import pair, unseeded
 from tilec.backends.runtime.settings import settings
 from tilec.backends.runtime.signature import Signature
 from tilec.backends.runtime.torch_op import Attend, Op, backward_op_for, is_plain, op_for, transformed
 from tilec.backends.runtime.values import check_values, has_values
 from tilec.dsl.faults import CallFault, Fault, Faults, TargetFault
 
+UNRECORDED = "call it under torch.no_grad(), or without `out`"
 PLANS = 4096  # call shapes remembered; a server whose packed totals vary forgets all of them at once
 Result: TypeAlias = "Tensor | tuple[Tensor, ...]"
 
@@ -70,22 +72,16 @@ def clear(outputs: Sequence[Tensor]) -> None:
         lse.fill_(float("-inf"))
 
 
-def draw(kernel: str, device: torch.device, seed: int | None, offset: int) -> Tensor:
-    """Seed and offset of one call's dropout, an i64 pair on its device; without a seed, the device's generator gives one."""
-    if seed is not None:
-        refuse(
-            device, kernel, "its seed is a number of the host", "pass the pair of both on the device instead of `seed`"
-        )
-        return torch.tensor([seed, offset], dtype=torch.int64, device=device)
-    drawn = torch.randint(2**63 - 1, (2,), dtype=torch.int64, device=device)
-    drawn[1:].fill_(offset)
-    return drawn
+def wants_gradient(tensors: Sequence[Any]) -> bool:
+    """Whether autograd would record a call with these.  What is no tensor is for the checks to name."""
+    return torch.is_grad_enabled() and any(getattr(t, "requires_grad", False) for t in tensors)
 
 
 class Kernel:
     """One kernel of a spec.  `kernel(*tensors, out=None, **named)` returns O, or (O, L) when the spec declares an lse.
 
-    Tensors come by position in the order of `signature.arguments` or by the spec's names.  With dropout a call takes
+    Tensors come by position in the order of `signature.arguments` or by the spec's names; `out` has results, which are then
+    returned, written into it.  With dropout a call takes
     `rng` as well, an i64 pair (seed, offset) on the device, which every replay of a captured graph reads again; or the numbers
     `seed` and `offset`.  Without a seed the device's generator draws one, so `torch.manual_seed` and checkpointing repeat it.
     Raises CallFault (E10) for a call that does not fit the spec, TargetFault (E09) for a device
@@ -126,9 +122,11 @@ class Kernel:
             tensors = self._ordered(tensors, named)
         if self._rng:
             device = getattr(tensors[0], "device", torch.device("cpu"))
-            tensors = (*tensors, draw(self.__name__, device, seed, offset) if rng is None else self._pair(rng, device))
-        elif seed is not None:
-            raise CallFault("E1026", f"`{self.signature.kernel}` has no dropout, and this call gave a seed")
+            tensors = (*tensors, pair(self.signature, device, rng, seed, offset))
+        elif seed is not None or offset:
+            unseeded(self.signature, seed, offset)
+        if isinstance(out, list):
+            out = tuple(out)
         if is_dynamo_compiling():
             return self._through_op(tensors, out)
         ready = self._latest[out is not None]
@@ -136,14 +134,23 @@ class Kernel:
             done = ready(tensors, out)
             if done is not None:
                 return done[0] if self._single else done
+        return self._at_length(tensors, out)
+
+    def _at_length(self, tensors: tuple[Tensor, ...], out: Result | None) -> Result:
+        """A call that is not like the one before it."""
         if not is_plain(tensors):
+            if any(getattr(t, "is_nested", False) for t in tensors):  # which the dispatcher has no rule for
+                extents_of(self.signature, tensors[: self._count])
             return self._through_op(tensors, out)
-        if transformed():
+        if transformed() or wants_gradient(tensors):
             return self._recorded(tensors, out)
-        if torch.is_grad_enabled():
-            for t in tensors:
-                if getattr(t, "requires_grad", False):  # what is no tensor is for the checks to name
-                    return self._recorded(tensors, out)
+        if out is not None:
+            given = out if isinstance(out, tuple) else (out,)
+            if wants_gradient(given):
+                raise CallFault(
+                    "E1022", "`out` requires a gradient, and what is written into it has none", hint=UNRECORDED
+                )
+            apart(self.signature, tensors, given)
         plan, outputs = self._forward(tensors, out)
         self._remember(plan, tensors, out)
         return outputs[0] if self._single else outputs
@@ -218,14 +225,6 @@ class Kernel:
             launcher.backward(plan.bound, tensors, outputs, rows, d_inputs)
         return d_inputs
 
-    def _pair(self, rng: Tensor, device: torch.device) -> Tensor:
-        """The caller's seed and offset.  Raises CallFault E1026 for anything but two i64 numbers on the call's device."""
-        found = f"{rng.dtype}{list(rng.shape)} on {rng.device}" if isinstance(rng, Tensor) else type(rng).__name__
-        if found != f"torch.int64[2] on {device}":
-            message = f"`{self._rng}` is dropout's seed and offset, torch.int64[2] on {device}; this call gave {found}"
-            raise CallFault("E1026", message)
-        return rng.contiguous()
-
     def plan(self, tensors: Sequence[Tensor], out: Result | None) -> Plan:
         """The plan of this call's metadata, made at its first call."""
         try:
@@ -233,11 +232,9 @@ class Kernel:
             if out is not None:
                 given = out if isinstance(out, tuple) else (out,)
                 key = (key, tuple([(t.shape, t.stride(), t.dtype, t.device, t.data_ptr() & 15) for t in given]))
-            return self._plans[key]
-        except KeyError:
-            return self._make_plan(key, tensors, out)
-        except AttributeError:  # not tensors: let the checks say which
-            return self._make_plan(None, tensors, out)
+        except (AttributeError, RuntimeError):  # no tensors, or none with memory of their own: let the checks say which
+            key = None
+        return self._plans.get(key) or self._make_plan(key, tensors, out)
 
     def _make_plan(self, key: Any, tensors: Sequence[Tensor], out: Result | None) -> Plan:
         device = next((t.device for t in tensors if isinstance(t, Tensor)), torch.device("cpu"))
@@ -252,7 +249,8 @@ class Kernel:
         plan = Plan(bound, checked, allocation(bound.outputs, device), clear if dead else None, launcher, run)
         if len(self._plans) >= PLANS:
             self._plans.clear()
-        self._plans[key] = plan
+        if key is not None:
+            self._plans[key] = plan
         return plan
 
     def _prepared(self, bound: Bound, target: str) -> tuple[Launcher, Run]:
@@ -290,9 +288,7 @@ class Kernel:
 
     def _recorded(self, tensors: Sequence[Tensor], out: Result | None) -> Result:
         if out is not None:
-            raise CallFault(
-                "E1022", "`out` and gradients do not go together: call it under torch.no_grad(), or without `out`"
-            )
+            raise CallFault("E1022", "`out` and gradients do not go together", hint=UNRECORDED)
         results = Attend.apply(self, *tensors)
         return results[0] if self._single else results
 

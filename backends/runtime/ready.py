@@ -98,7 +98,7 @@ class Ready:
         outputs = out if self.fresh is None else self.fresh()
         addresses = tuple(map(address, (*tensors, *outputs)))
         if addresses != self.addresses:
-            if self._moved(addresses):
+            if self._unlike(addresses):
                 return None
             self.addresses = addresses
         if self.clear is not None:
@@ -106,7 +106,11 @@ class Ready:
         self.run(tensors, outputs, addresses)
         return outputs
 
-    def _moved(self, addresses: tuple[int, ...]) -> bool:
-        """Whether an address has other low bits than when the call was checked.  New outputs are well aligned."""
+    def _unlike(self, addresses: tuple[int, ...]) -> bool:
+        """Whether an address has other low bits than when the call was checked, or an output is where an argument is.
+
+        New outputs are well aligned, and nowhere else."""
         known = addresses[: len(self.low)]
+        if self.count and not set(known[: -self.count]).isdisjoint(known[-self.count :]):
+            return True
         return bool(reduce(or_, known) & LOW) if self.even else [a & LOW for a in known] != self.low

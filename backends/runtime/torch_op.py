@@ -72,7 +72,23 @@ def transformed() -> bool:
     return bool(torch._C._are_functorch_transforms_active()) or forward_ad._current_level >= 0
 
 
-class Attend(torch.autograd.Function):  # type: ignore[misc]
+class _Plain(torch.autograd.Function):  # type: ignore[misc]
+    """A function that forward derivatives and vmap, which it has none of, name as the kernel's own lack."""
+
+    @staticmethod
+    def jvp(ctx: Any, *_: Any) -> Any:
+        name = ctx.kernel.signature.kernel
+        hint = "torch.func.grad, vjp and jacrev without vmap go through it"
+        raise CallFault("E1028", f"`{name}` has no derivative in forward mode", hint=hint)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, kernel: Kernel, *_: Any) -> Any:
+        name = kernel.signature.kernel
+        hint = "its batch is a dimension of its tensors: fold what vmap goes over into it"
+        raise CallFault("E1028", f"`{name}` has no vmap", hint=hint)
+
+
+class Attend(_Plain):
     """An eager call under autograd: `Attend.apply(kernel, *tensors)` gives the outputs as a tuple."""
 
     @staticmethod
@@ -98,7 +114,7 @@ class Attend(torch.autograd.Function):  # type: ignore[misc]
         return None, *_spread(kernel, needed, grads)
 
 
-class Derivative(torch.autograd.Function):  # type: ignore[misc]
+class Derivative(_Plain):
     """The backward pass as a function of its own, so that `create_graph` and `torch.func` see that it ends here."""
 
     @staticmethod

@@ -9,7 +9,7 @@ import pytest
 import runtime_kit as kit
 import torch
 
-from tilec.backends.runtime.checks import bind, order
+from tilec.backends.runtime.checks import apart, bind, order
 from tilec.backends.runtime.signature import Signature
 from tilec.backends.runtime.values import check_values
 from tilec.dsl.codes import CODES
@@ -56,15 +56,19 @@ def eight(dtype=torch.float8_e4m3fn):
 
 WRONG = {
     "E1001_missing": lambda: call(kit.CAUSAL, Q, V=V),
+    "E1002_case": lambda: call(kit.CAUSAL, Q, K, v=V),
     "E1002_unknown": lambda: call(kit.CAUSAL, Q, K, V, cu_q=Q),
     "E1003_twice": lambda: call(kit.CAUSAL, Q, K, Q=Q),
     "E1004_too_many": lambda: call(kit.CAUSAL, Q, K, V, Q),
     "E1005_no_tensor": lambda: call(kit.CAUSAL, Q, K.tolist(), V),
+    "E1005_sparse": lambda: call(kit.CAUSAL, Q.to_sparse(), K, V),
+    "E1005_nested": lambda: call(kit.PACKED, torch.nested.nested_tensor([*packed()[0][None]]), *packed()[1:]),
     "E1006_rank": lambda: call(kit.CAUSAL, Q[0], K, V),
     "E1006_rank_packed": lambda: call(kit.PACKED, packed()[0][None], *packed()[1:]),
     "E1006_rank_paged": lambda: call(kit.PAGED, paged()[0], paged()[1][:, 0], *paged()[2:]),
     "E1007_lengths_differ": lambda: call(kit.CAUSAL, Q, K, V[:, 1:]),
     "E1007_offsets": lambda: call(kit.PACKED, *packed(cu_k=(0, 3, 5, 7))),
+    "E1007_no_offsets": lambda: call(kit.PACKED, *packed(cu_q=())),
     "E1007_groups": lambda: call(kit.GROUPED, *grouped(H=5, heads=3)),
     "E1007_no_heads": lambda: call(kit.GROUPED, *grouped(heads=0)),
     "E1014_groups": lambda: call(kit.GROUPED, *grouped(H=7, heads=3)),
@@ -89,10 +93,12 @@ WRONG = {
     "E1018_nondecreasing": lambda: call(kit.DOCUMENTS, *documents(doc=((0, 0, 1), (1, 0, 1)))),
     "E1019_count": lambda: call(kit.CAUSAL, Q, K, V, out=(Q.clone(),)),
     "E1019_shape": lambda: call(kit.CAUSAL, Q, K, V, out=(Q.float(), torch.zeros(2, 4, 5))),
+    "E1019_argument": lambda: apart(kit.signature(kit.CAUSAL), (Q, K, V), (Q.view(Q.shape), torch.zeros(2, 4, 5))),
     "E1019_overlap": lambda: call(kit.CAUSAL, Q, K, V, out=(Q[:, :1].expand(Q.shape), torch.zeros(2, 4, 5))),
 }
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_call_says_what_is_wrong(name, request):
     with pytest.raises(Fault) as caught:

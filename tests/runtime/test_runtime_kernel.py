@@ -282,6 +282,13 @@ def test_a_repeated_call_costs_microseconds(monkeypatch):
     assert best < 16e-6
 
 
+def test_a_jagged_tensor_is_refused_before_the_dispatcher(causal):
+    q, k, v = kit.dense()
+    with pytest.raises(CallFault) as caught:
+        causal(torch.nested.nested_tensor(list(q), layout=torch.jagged), k, v)
+    assert caught.value.code == "E1005" and "`Q` is a nested tensor" in str(caught.value)
+
+
 def test_a_copied_model_keeps_its_kernel(causal):
     model = torch.nn.Linear(1, 1)
     model.attention = causal

@@ -147,6 +147,12 @@ def test_wrong_choices_are_typed(load, more, kind, code):
     assert caught.value.code == code
 
 
+def test_constants_are_integers(load):
+    with pytest.raises(Faults) as caught:
+        load(kit.GROUPED, D="8")
+    assert str(caught.value.faults[0]).startswith("error[E0302]: the extent D cannot be '8'")
+
+
 def test_several_kernels_need_a_choice(load):
     with pytest.raises(CallFault) as caught:
         load(kit.CAUSAL + kit.NO_GRAD)

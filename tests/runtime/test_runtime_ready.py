@@ -15,6 +15,8 @@ from tilec.backends.runtime import kernel as kernel_module
 from tilec.backends.runtime import ready as ready_module
 from tilec.dsl.faults import CallFault
 
+Q, K, V = kit.dense()
+
 
 class Functions(TorchFunctionMode):
     def __torch_function__(self, f, types, args=(), named=None):
@@ -117,6 +119,7 @@ def test_a_wrong_call_after_right_ones_is_refused_as_before_them(causal, change)
         with pytest.raises(CallFault) as caught:
             causal(*wrong)
         said.append(str(caught.value))
+        assert caught.value.__context__ is None
         causal(q, k, v)
     assert said[0] == said[1]
 
@@ -130,14 +133,26 @@ def test_a_wrong_call_after_right_ones_is_refused_as_before_them(causal, change)
         lambda o, lse: (o, lse, lse),
         lambda o, lse: (o, 3),
         lambda o, lse: (o[:, :1].expand(o.shape), lse),
+        lambda o, lse: (Q.view(Q.shape), lse),
+        lambda o, lse: [o],
     ],
 )
 def test_wrong_outputs_after_right_ones_are_refused(causal, wrong):
-    q, k, v = kit.dense()
-    causal(q, k, v, out=outs(q, k, v))
+    causal(Q, K, V, out=outs(Q, K, V))
     with pytest.raises(CallFault) as caught:
-        causal(q, k, v, out=wrong(*outs(q, k, v)))
+        causal(Q, K, V, out=wrong(*outs(Q, K, V)))
     assert caught.value.code == "E1019"
+
+
+def test_an_output_that_requires_a_gradient_is_refused(causal):
+    out = outs(Q, K, V)
+    causal(Q, K, V, out=list(out))
+    out[0].requires_grad_()
+    with pytest.raises(CallFault) as caught:
+        causal(Q, K, V, out=out)
+    assert caught.value.code == "E1022"
+    with torch.no_grad():
+        assert causal(Q, K, V, out=out)[0] is out[0]
 
 
 @pytest.mark.parametrize("mode", [Functions, Dispatches, forward_ad.dual_level, lambda: torch.autocast("cpu")])

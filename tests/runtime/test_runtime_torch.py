@@ -1,10 +1,12 @@
 """A kernel inside PyTorch: autograd, torch.compile, torch.func, checkpointing, and what has no gradient."""
 
+import numpy as np
 import pytest
 import runtime_kit as kit
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses import FakeTensorMode
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 from tilec.dsl.faults import CallFault, TargetFault
@@ -227,9 +229,53 @@ def test_dropout_compiles_without_breaks(dropped):
     assert not torch.equal(fresh(*tensors)[0], fresh(*tensors)[0])
 
 
+def dual(f, q):
+    with forward_ad.dual_level():
+        return f(forward_ad.make_dual(q, q))
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda f, q: torch.func.jvp(f, (q,), (q,)),
+        lambda f, q: torch.func.vmap(f)(torch.stack([q, q])),
+        lambda f, q: torch.func.hessian(f)(q),
+        lambda f, q: torch.func.jacrev(f)(q),
+        dual,
+    ],
+)
+def test_transforms_without_a_rule_name_the_kernel(causal, transform):
+    q, k, v = kit.dense()
+    causal(q, k, v)
+    with pytest.raises(CallFault) as caught:
+        transform(lambda q: causal(q, k, v)[1], q)
+    assert caught.value.code == "E1028" and "`causal` has no" in str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", [{"seed": 1.5}, {"seed": "a"}, {"seed": 2**63}, {"seed": 1, "offset": -(2**63) - 1}])
+def test_seeds_that_are_no_numbers_of_64_bits_are_refused(dropped, wrong):
+    with pytest.raises(CallFault) as caught:
+        dropped(*kit.dense(), **wrong)
+    assert caught.value.code == "E1026" and "i64 number" in str(caught.value)
+
+
+def test_a_pair_and_a_seed_are_one_too_many(dropped):
+    with pytest.raises(CallFault) as caught:
+        dropped(*kit.dense(), rng=torch.tensor([1, 2]), seed=1)
+    assert caught.value.code == "E1026"
+
+
+def test_any_integer_is_a_seed(dropped):
+    q, k, v = kit.dense()
+    assert torch.equal(dropped(q, k, v, seed=np.int64(3))[0], dropped(q, k, v, seed=3)[0])
+
+
 def test_a_seed_without_dropout_is_refused(causal):
     with pytest.raises(CallFault) as caught:
         causal(*kit.dense(), seed=1)
+    assert caught.value.code == "E1026"
+    with pytest.raises(CallFault) as caught:
+        causal(*kit.dense(), offset=1)
     assert caught.value.code == "E1026"
     with pytest.raises(CallFault) as caught:
         causal(*kit.dense(), rng=torch.tensor([1, 2]))
