@@ -20,6 +20,7 @@ from tilec.backends.runtime.checks import Bound
 from tilec.backends.runtime.signature import Signature
 from tilec.backends.runtime.torch_op import inputs_of
 
+MAP_BYTES, MAP_ALIGNMENT = 128, 64  # of a CUtensorMap (cuda.h)
 SLAB = 1024  # counters allocated at once
 MAP_DTYPES = {
     "bf16": driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
@@ -61,6 +62,14 @@ def tensor_map(t: Tensor, dtype: str, box: Mapping[str, Any]) -> Any:
     )
 
 
+def placed(held: Any) -> tuple[Any, Any]:
+    """The same map at a multiple of 64 bytes, as the driver's API wants it and Python's objects are not; and its memory."""
+    memory = ctypes.create_string_buffer(2 * MAP_BYTES)
+    at = -(-ctypes.addressof(memory) // MAP_ALIGNMENT) * MAP_ALIGNMENT
+    ctypes.memmove(at, held.getPtr(), MAP_BYTES)
+    return driver.CUtensorMap(_ptr=at), memory
+
+
 class Shape:
     """One call shape: what a launch needs beside addresses.  `start(stream, arguments, 0)` launches its blocks; `arguments` are
     made at its first launch."""
@@ -71,8 +80,8 @@ class Shape:
 
 
 class Arguments:
-    """What cuLaunchKernel reads, at `address`: pointers to `values`.  A launch copies all values before it returns, so the next
-    one may write other addresses of tensors into them.
+    """What cuLaunchKernel reads, at `address`: pointers to `values`, some of which lie in `memory`.  A launch copies all values
+    before it returns, so the next one may write other addresses of tensors into them.
 
     `maps` and `pointers` are those values that hold the address of a tensor, by its number; `counter` is the one that changes
     from launch to launch, None without one."""
@@ -83,8 +92,9 @@ class Arguments:
         maps: Sequence[tuple[int, Any]],
         pointers: Sequence[tuple[int, ctypes.c_void_p]],
         counter: ctypes.c_void_p | None,
+        memory: Sequence[Any] = (),
     ) -> None:
-        self.values, self.maps, self.pointers, self.counter = values, maps, pointers, counter
+        self.values, self.maps, self.pointers, self.counter, self.memory = values, maps, pointers, counter, memory
         self.addresses: tuple[int, ...] = ()
         places = [v.getPtr() if hasattr(v, "getPtr") else ctypes.addressof(v) for v in values]
         self.array = (ctypes.c_void_p * len(places))(*places)
@@ -203,15 +213,17 @@ class Kernel:
     def _pack(self, shape: Shape, tensors: Sequence[Tensor]) -> Arguments:
         """Maps, addresses, strides and extents in the kernel's order."""
         values: list[Any] = []
-        maps, pointers = [], []
+        maps, pointers, kept = [], [], []
         counter: ctypes.c_void_p | None = None
         for name, kind, of, dimension in self.arguments:
             number = self.names.index(of) if of in self.names else -1
             match kind:
                 case "map":
                     dtype, box = self.metadata["tensors"][of][1], self.metadata["boxes"][name]
-                    values.append(tensor_map(tensors[number], dtype, box))
-                    maps.append((number, values[-1]))
+                    held, memory = placed(tensor_map(tensors[number], dtype, box))
+                    values.append(held)
+                    maps.append((number, held))
+                    kept.append(memory)
                 case "pointer" if of == self.counted:
                     counter = ctypes.c_void_p(0)
                     values.append(counter)
@@ -222,7 +234,7 @@ class Kernel:
                     values.append(ctypes.c_longlong(tensors[number].stride(dimension)))
                 case _:
                     values.append(ctypes.c_int(shape.extents[of]))
-        return Arguments(values, maps, pointers, counter)
+        return Arguments(values, maps, pointers, counter, kept)
 
 
 class CudaLauncher:

@@ -33,10 +33,10 @@ class Map(tuple):
     """What cuTensorMapEncodeTiled was asked for; `base` is the address since."""
 
     def __init__(self, given):
-        self.base = given[2]
+        self.base, self.memory = given[2], (ctypes.c_uint64 * 16)(id(self))
 
     def getPtr(self):
-        return 2**40 + id(self)
+        return ctypes.addressof(self.memory)
 
     def now(self):
         return Map((*self[:2], self.base, *self[3:]))
@@ -50,6 +50,7 @@ class Driver:
 
     def __init__(self, kinds):
         self.kinds, self.launches, self.maps = kinds, [], []
+        self.copies = {}
         self.memory, self.cleared, self.awaited, self.contexts = [], [], [], {}
         self.stream, self.capturing, self.mode = STREAM, False, 0
 
@@ -102,6 +103,13 @@ class Driver:
         self.maps.append(Map(given))
         return 0, self.maps[-1]
 
+    def CUtensorMap(self, _ptr):
+        assert _ptr % 64 == 0
+        held = ctypes.c_uint64.from_address(_ptr).value
+        copy = self.copies[_ptr] = Map(next(m for m in self.maps if id(m) == held))
+        copy.getPtr = lambda: _ptr
+        return copy
+
     def cuTensorMapReplaceAddress(self, held, address):
         if address % 16:
             return (1,)
@@ -116,9 +124,7 @@ class Driver:
             return (201,)
         addresses = (ctypes.c_void_p * len(self.kinds)).from_address(arguments)
         values = [
-            next(m for m in self.maps if m.getPtr() == a).now()
-            if kind == "map"
-            else NUMBERS[kind].from_address(a).value
+            self.copies[a].now() if kind == "map" else NUMBERS[kind].from_address(a).value
             for kind, a in zip(self.kinds, addresses, strict=True)
         ]
         self.launches.append(((x, y, z), (tx, ty, tz), shared, stream, values))
