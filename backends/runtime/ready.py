@@ -53,7 +53,7 @@ class Ready:
     `fresh` makes outputs, None for calls that bring their own.  `clear` fills them first, where the kernel does not write all
     of them."""
 
-    __slots__ = ("addresses", "check", "clear", "count", "current", "even", "fresh", "index", "low", "run")
+    __slots__ = ("addresses", "check", "clear", "count", "current", "even", "fresh", "index", "leaves", "low", "run")
 
     def __init__(
         self,
@@ -65,6 +65,9 @@ class Ready:
     ) -> None:
         self.check = TensorGuards(*tensors, *given, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
         self.count = len(given)
+        self.leaves = any(
+            t.requires_grad for t in (*tensors, *given)
+        )  # the check knows, and not whether it is recorded
         self.fresh, self.clear, self.run = fresh, clear, run
         self.current, self.index = devices.current_on(tensors[0].device)
         self.addresses: tuple[int, ...] = ()
@@ -93,6 +96,8 @@ class Ready:
             out = out if isinstance(out, tuple) else (out,)
             if len(out) != self.count or not self.check(*tensors, *out):
                 return None
+        if self.leaves and torch.is_grad_enabled():
+            return None
         if function_mode() or forward_ad._current_level >= 0 or self.current() != self.index:
             return None
         outputs = out if self.fresh is None else self.fresh()

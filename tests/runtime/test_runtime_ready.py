@@ -72,6 +72,40 @@ def test_calls_that_bring_outputs_have_a_short_way_of_their_own(causal, long_way
     assert len(long_ways) == 2
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_gradient_is_recorded_after_calls_without(causal, mode):
+    q, k, v = kit.dense(grad=True)
+    out = outs(q, k, v)
+    for _ in range(3):
+        with mode():
+            assert not causal(q, k, v)[0].requires_grad
+            causal(q, k, v, out=out)
+        o, lse = causal(q, k, v)
+        assert o.requires_grad and torch.autograd.grad(lse.sum(), q)[0].any()
+        with pytest.raises(CallFault) as caught:
+            causal(q, k, v, out=out)
+        assert caught.value.code == "E1022"
+
+
+def test_recorded_calls_take_it_too(causal, long_ways):
+    q, k, v = kit.dense(grad=True)
+    for n in range(3):
+        o, lse = causal(q, k, v)
+        (grad,) = torch.autograd.grad(lse.sum() + o.sum(), q)
+        assert grad.any() and len(causal.calls) == n + 1
+    assert len(long_ways) == 1 + 3, "once for the forward passes, and for each backward pass"
+
+
+def test_compiled_calls_take_it_too(causal, long_ways):
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda *t: causal(*t)[0] * 2, fullgraph=True, backend="aot_eager")
+    for seed in range(4):
+        tensors = kit.dense(seed=seed)
+        want, _ = kit.reference(*tensors)
+        assert torch.allclose(compiled(*tensors).double(), 2 * want, atol=4e-2)
+    assert len(long_ways) <= 2, "once while it is compiled, and once with the keys that its calls have"
+
+
 def test_a_mode_that_comes_and_goes_is_learnt_anew(causal, long_ways):
     q, k, v = kit.dense()
     for mode in (nullcontext, torch.inference_mode, nullcontext):
