@@ -96,6 +96,7 @@ class Kernel:
         self._count = len(self._names)
         self._single = len(signature.outputs) == 1
         self._rng = signature.dropout
+        self._values = has_values(signature)
         self._clears = signature.sequences[0].kind != "dense"  # rows of no sequence, which no kernel writes
         self._plans: dict[Any, Plan] = {}
         self._latest: list[Ready | None] = [None, None]  # of calls that want outputs, and of calls that bring them
@@ -249,7 +250,7 @@ class Kernel:
         given = out if out is None or isinstance(out, tuple) else (out,)
         bound = bind(self.signature, tensors, target, given)
         launcher, run = self._prepared(bound, target) if bound.empty == "no" else (None, None)
-        checked = has_values(self.signature) and (device.type == "cpu" or settings().debug)
+        checked = self._values and (device.type == "cpu" or settings().debug)
         dead = bound.empty == "keys" or (self._clears and bound.empty == "no")
         plan = Plan(bound, checked, allocation(bound.outputs, device), clear if dead else None, launcher, run)
         if len(self._plans) >= PLANS:
