@@ -74,7 +74,11 @@ def clear(outputs: Sequence[Tensor]) -> None:
 
 def wants_gradient(tensors: Sequence[Any]) -> bool:
     """Whether autograd would record a call with these.  What is no tensor is for the checks to name."""
-    return torch.is_grad_enabled() and any(getattr(t, "requires_grad", False) for t in tensors)
+    if torch.is_grad_enabled():
+        for t in tensors:
+            if getattr(t, "requires_grad", False):
+                return True
+    return False
 
 
 class Kernel:
