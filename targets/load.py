@@ -32,12 +32,26 @@ class Backend:
 
 
 @dataclass(frozen=True)
+class Chiplet:
+    """A die with an L2 of its own, and the cache of all dies in front of memory.  Bytes, bytes per second, nanoseconds."""
+
+    units: int  # of one die
+    l2: int  # of one die
+    ways: int
+    line: int
+    llc: int  # last level: of all dies together
+    llc_bandwidth: int
+    l2_miss: int  # until data that the last level has arrives
+    llc_miss: int  # until data that only memory has arrives
+
+
+@dataclass(frozen=True)
 class Target:
     """What the passes, the legality check and `explain` may know of a machine.
 
     `unit` is a streaming multiprocessor or a compute unit; `warp` a warp or a wavefront.  Rates are per unit and
     clock, bytes are bytes, clocks are hertz.  `sources[name]` says where the number in field `name` comes from
-    (`matrix.bf16` for an entry of `matrix`).
+    (`matrix.bf16` for an entry of `matrix`, `chiplet.l2` for one of `chiplet`).
     """
 
     name: str
@@ -64,6 +78,7 @@ class Target:
     xcds: int  # chiplets with an L2 of their own; 1 elsewhere
     grid: tuple[int, int, int]  # most blocks per dimension
     alignment: int  # bytes that the first element and every row of a tensor must be aligned to
+    chiplet: Chiplet | None  # None where its caches are not modelled
     sources: Mapping[str, str] = field(compare=False, repr=False)
 
     @property
@@ -99,12 +114,21 @@ def read(text: str, path: str) -> Target:
     sources: dict[str, str] = {}
     numbers = {k: _number(v, f"{path}:{k}", sources) for k, v in data.pop("numbers").items()}
     matrix = {k: _number(v, f"{path}:matrix.{k}", sources) for k, v in data.pop("matrix", {}).items()}
+    die = {k: _number(v, f"{path}:chiplet.{k}", sources) for k, v in data.pop("chiplet", {}).items()}
+    chiplet = Chiplet(**die) if die else None
     backends = tuple(
         Backend(b["name"], b["kind"] == "native", b["state"] == "yes", b["because"]) for b in data.pop("backend")
     )
     dtypes, features = frozenset(data.pop("dtypes")), frozenset(data.pop("features"))
     return Target(
-        **data, **numbers, dtypes=dtypes, features=features, matrix=matrix, backends=backends, sources=sources
+        **data,
+        **numbers,
+        dtypes=dtypes,
+        features=features,
+        matrix=matrix,
+        backends=backends,
+        chiplet=chiplet,
+        sources=sources,
     )
 
 

@@ -11,7 +11,14 @@ def rows_of(target: Target) -> list[tuple[str, str, str]]:
     """(name, value, source) of every number."""
     out = []
     for name, source in target.sources.items():
-        value = target.matrix[name.removeprefix("matrix.")] if "." in name else getattr(target, name)
+        table, _, key = name.partition(".")
+        value = (
+            getattr(target, name)
+            if not key
+            else target.matrix[key]
+            if table == "matrix"
+            else getattr(target.chiplet, key)
+        )
         text = " x ".join(f"{v:,}" for v in value) if isinstance(value, tuple) else f"{value:,}"
         out.append((name, text, source))
     return out

@@ -112,3 +112,8 @@ class Grid:
     cluster: int = 1
     rank: str | None = None
     numbers: tuple[tuple[str, int | str], ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The block map with its numbers, for comments and reports."""
+        return self.order + (f"({', '.join(f'{n} = {v}' for n, v in self.numbers)})" if self.numbers else "")

@@ -10,7 +10,8 @@ every value of the extents, in the order asked for; `grid.order` and `grid.numbe
                     that the tail of the grid is made of short tiles (Graham 1969, LPT).  By sections of heads whose keys
                     and values fit in part of the L2 together, or of as many as `window` says
     xcd             blocks go to chiplets round robin (AMD); the map gives each chiplet one run of consecutive tiles, or, with
-                    `chunk`, that many heads at a time: heads of its own, in either case
+                    `chunk`, that many heads at a time: heads of its own, in either case.  Under longest_first a chunk is a
+                    section, and `span` widens chunks where heads have few row tiles, so that tails stay short
     fold            a block takes the p-th row tile from the end and then the p-th: causal blocks are equally long
     persistent      as many blocks as the machine has units; block i takes tiles i, i + units, …
 
@@ -26,7 +27,7 @@ from typing import Literal
 from tilec.ir.build import add, cdiv, compare, floordiv, maximum, minimum, mul, sub, where
 from tilec.ir.expr import Expr, Int, Var
 from tilec.ir.nodes import Cluster, Let, Program, Stmt, While, rewrite
-from tilec.passes.block_order import Coords, FreeNames, chunks, head_by_head, product, runs, sections
+from tilec.passes.block_order import Coords, FreeNames, chunk_sections, chunks, head_by_head, product, runs, sections
 
 # Half of an H200's 60 MB L2: with a quarter of it short tiles lose 6-8 %, with more than the whole 12 %.
 # Measured there by sweeping the section over 8, 16, 32 and 128 MB.
@@ -39,8 +40,9 @@ Order = Literal["linear", "block_first", "longest_first"]
 class BlockMap:
     """`order` of the tiles; `xcds` > 1 gives each chiplet tiles of its own; `units`: persistent blocks, None for one per tile.
 
-    `chunk`: heads that a chiplet takes at a time, None for one run of tiles each.  `window`: heads of a section of
-    longest_first, None for as many as `l2` holds, and on chiplets, whose L2 is smaller, one.  `fold`: two row tiles a block.
+    `chunk`: heads that a chiplet takes at a time, None for one run of tiles each; with `span`, the least multiple of them of
+    which all chiplets together have so many tiles.  `window`: heads of a section of longest_first; None for a chunk, where
+    there are chunks, else for as many as `l2` holds, and on chiplets, whose L2 is smaller, one.  `fold`: two row tiles a block.
 
     `bytes_per_key`: of K and V of one key head together, and `sharing`: how many consecutive heads read the same one; with
     `l2` bytes of cache they size the sections of longest_first."""
@@ -54,6 +56,7 @@ class BlockMap:
     keys: Expr = Int(1)  # noqa: RUF009  (interned)
     chunk: int | None = None
     window: int | None = None
+    span: int | None = None
     fold: bool = False
 
     def __post_init__(self) -> None:
@@ -61,8 +64,12 @@ class BlockMap:
             raise ValueError("folded rows are equally long: they are neither persistent nor longest first")
         if self.chunk is not None and self.xcds == 1:
             raise ValueError("chunks are a chiplet's, and there is one")
-        if any(n is not None and n < 1 for n in (self.chunk, self.window)):
-            raise ValueError(f"a chunk of {self.chunk} and a window of {self.window} heads")
+        if self.span is not None and (self.chunk is None or self.window is not None or self.order != "longest_first"):
+            raise ValueError("a span is one of sections that are chunks")
+        if any(n is not None and n < 1 for n in (self.chunk, self.window, self.span)):
+            raise ValueError(
+                f"a chunk of {self.chunk} and a window of {self.window} heads, a span of {self.span} tiles"
+            )
 
     @property
     def name(self) -> str:
@@ -73,7 +80,8 @@ class BlockMap:
     @property
     def numbers(self) -> tuple[tuple[str, int | str], ...]:
         """What `grid.numbers` says."""
-        return tuple((n, v) for n, v in (("chunk", self.chunk), ("window", self.window)) if v is not None)
+        some = (("chunk", self.chunk), ("window", self.window), ("span", self.span))
+        return tuple((n, v) for n, v in some if v is not None)
 
 
 def map_blocks(program: Program, block_map: BlockMap) -> Program:
@@ -106,19 +114,26 @@ def map_blocks(program: Program, block_map: BlockMap) -> Program:
 
 def coordinates(coords: Coords, tile: Expr, m: BlockMap, names: FreeNames) -> tuple[Stmt, ...]:
     """Lines from the number of the block's tile to its coordinates, whose first counts rows."""
+    last_first = m.order == "longest_first"
+    if last_first and m.chunk is not None and m.window is None:
+        return chunk_sections(coords, tile, m.xcds, _chunk(m, m.chunk, coords[0][1]), last_first, names)
     lets: list[Stmt] = []
     number = tile
     if m.xcds > 1 and m.chunk is not None:
         lets, number = chunks(tile, product(coords), m.xcds, mul(m.chunk, coords[0][1]), names)
     elif m.xcds > 1:
         lets, number = runs(tile, product(coords), m.xcds, names)
-    last_first = m.order == "longest_first"
     if m.order == "block_first":
         return (*lets, *sections(coords, number, None, last_first, names))
     section = _section(m) if last_first else None
     if section is not None:
         return (*lets, *sections(coords, number, section, last_first, names))
     return (*lets, *head_by_head(coords, number, last_first, names))
+
+
+def _chunk(m: BlockMap, chunk: int, row_tiles: Expr) -> Expr:
+    """Heads of a chunk."""
+    return Int(chunk) if m.span is None else mul(chunk, cdiv(m.span, mul(m.xcds * chunk, row_tiles)))
 
 
 def _section(m: BlockMap) -> Callable[[Expr], Expr] | None:

@@ -31,6 +31,13 @@ maps = st.builds(
     st.sampled_from([None, None, 1, 7, 304]),
     chunk=st.one_of(st.none(), st.integers(1, 9)),
     window=st.one_of(st.none(), st.integers(1, 9)),
+) | st.builds(
+    BlockMap,
+    st.just("longest_first"),
+    st.sampled_from([2, 3, 8]),
+    st.sampled_from([None, 7]),
+    chunk=st.integers(1, 9),
+    span=st.integers(1, 200),
 )
 folds = st.builds(
     BlockMap,
@@ -77,7 +84,7 @@ def test_a_head_stays_on_its_chiplet(heads):
 def test_a_key_head_stays_on_its_chiplet():
     """With grouped heads a chiplet takes whole groups: one stream of keys at a time."""
     counts = {"B": 2, "H": 16, "M": 200, "N": 200}
-    p = map_blocks(PROGRAM, BlockMap("longest_first", XCDS, chunk=2, window=2))
+    p = map_blocks(PROGRAM, BlockMap("longest_first", XCDS, chunk=2))
     for xcd in range(XCDS):
         streams = [(b, h // 2) for _, h, b in on_xcd(p, counts, xcd)]
         assert len(set(streams)) == 2 and [x for x, _ in itertools.groupby(streams)] == sorted(set(streams))
@@ -93,6 +100,25 @@ def test_what_no_cycle_holds_is_shared_by_all_chiplets():
         mine = on_xcd(p, counts, xcd)
         assert {h for _, h, _ in mine[:rows]} == {xcd}
         assert abs(len(mine) - 12 * rows / XCDS) < 1
+
+
+def test_heads_of_no_cycle_are_one_section():
+    counts = {"B": 1, "H": 22, "M": 800, "N": 800}
+    p = map_blocks(PROGRAM, BlockMap("longest_first", XCDS, chunk=2))
+    rows = extents(p, counts)[0]
+    rest = tiles_of(p, counts)[16 * rows :]
+    assert rest == [(m, h, 0) for m in range(rows - 1, -1, -1) for h in range(16, 22)]
+
+
+@pytest.mark.parametrize(("length", "heads"), [(32, 16), (64, 8), (100, 4), (400, 2)])
+def test_a_span_widens_the_chunks_of_short_heads(length, heads):
+    counts = {"B": 8, "H": 16, "M": length, "N": 40}
+    p = map_blocks(PROGRAM, BlockMap("longest_first", XCDS, chunk=2, span=128))
+    rows = extents(p, counts)[0]
+    assert heads == 2 * -(-128 // (16 * rows))
+    mine = on_xcd(p, counts, 0)
+    assert {m for m, _, _ in mine[:heads]} == {rows - 1}
+    assert rows == 1 or mine[heads][0] == rows - 2
 
 
 def test_block_first_takes_a_row_of_every_head():
@@ -117,6 +143,7 @@ def test_a_fold_pairs_long_and_short(rows):
 FORMS = {
     "chunk": BlockMap(xcds=XCDS, chunk=2),
     "window": BlockMap("longest_first", XCDS, chunk=4, window=2),
+    "span": BlockMap("longest_first", XCDS, chunk=2, span=30),
     "block first": BlockMap("block_first"),
     "fold": BlockMap(xcds=XCDS, chunk=2, fold=True),
     "fold by rows": BlockMap("block_first", XCDS, fold=True),
@@ -149,7 +176,13 @@ def test_numbers_of_a_map_are_printed():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"fold": True, "units": 4}, {"fold": True, "order": "longest_first"}, {"chunk": 2}, {"xcds": 8, "chunk": 0}],
+    [
+        {"fold": True, "units": 4},
+        {"fold": True, "order": "longest_first"},
+        {"chunk": 2},
+        {"xcds": 8, "chunk": 0},
+        {"span": 9, "xcds": 8},
+    ],
 )
 def test_maps_that_contradict_themselves_are_refused(wrong):
     with pytest.raises(ValueError):

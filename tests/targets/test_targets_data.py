@@ -20,7 +20,8 @@ def text_of(name):
 def test_every_number_has_a_source(name):
     t = target(name)
     numeric = {f.name for f in fields(t) if isinstance(getattr(t, f.name), int | tuple) and f.name != "backends"}
-    assert numeric | {f"matrix.{d}" for d in t.matrix} == set(t.sources)
+    die = {f"chiplet.{f.name}" for f in fields(t.chiplet)} if t.chiplet else set()
+    assert numeric | {f"matrix.{d}" for d in t.matrix} | die == set(t.sources)
     assert all(len(s.split()) >= 3 for s in t.sources.values())
 
 
@@ -63,6 +64,11 @@ def test_rates_give_the_published_peaks(name, dtype, peak, clock):
     t = target(name)
     assert math.isclose(t.matrix[dtype] * t.units * clock / 1e12, peak, rel_tol=0.02)
     assert t.peak(dtype) == t.matrix[dtype] * t.units * t.sustained_clock
+
+
+def test_dies_add_up_to_the_chip():
+    t = target("gfx942")
+    assert (t.chiplet.units * t.xcds, t.chiplet.l2 * t.xcds) == (t.units, t.l2)
 
 
 @pytest.mark.parametrize("name", NAMES)
