@@ -32,7 +32,7 @@ from tilec.route import Refusal, first
 from tilec.schedule import EMPTY, Schedule
 from tilec.targets import Backend, Target
 from tilec.targets import target as target_of
-from tilec.tune import model, record
+from tilec.tune import maps, model, record
 from tilec.tune.classes import mask_class
 
 CPU_TILE = 64  # rows and keys of a tile where the interpreter runs: NumPy's cost is per operation, not per element
@@ -193,10 +193,16 @@ def smallest(case: Case, pinned: dict[str, tuple[int, ...]], warps: int | None) 
 
 
 def block_map(case: Case) -> BlockMap:
-    """The `map` line, else longest first for masks whose rows see more keys the later they come, else linear."""
+    """The `map` line, else what the simulator ranks first on a chip of dies (`tune.maps`), else longest first for masks whose
+    rows see more keys the later they come, else linear."""
     attn, target = case.attn, case.target
     kind = case.schedule.map[0] if case.schedule.map else None
     dense = attn.index(attn.q).storage.kind != "packed"
+    if kind is None and dense and target.chiplet is not None:
+        heads = maps.Heads(bytes_per_key(attn), heads_per_key_head(attn), keys_in_memory(attn))
+        found = maps.best(target, mask_class(attn), heads)
+        if found is not None:
+            return maps.candidates(target, heads)[found]
     longest = kind == "longest_first" or (kind in (None, "xcd", "persistent") and mask_class(attn) == "growing")
     xcds = target.xcds if kind in (None, "xcd") else 1
     return BlockMap(

@@ -87,7 +87,7 @@ class _Emitter:
         p = self.program
         head = [f"// {p.name}, for {p.target}.", "//"]
         head += [f"// tile    {', '.join(f'{c} = {n}' for c, n in p.tile)}"]
-        head += [f"// blocks  {p.grid.ctas} for {p.grid.tiles} tiles, order {p.grid.order}"]
+        head += [f"// blocks  {p.grid.ctas} for {p.grid.tiles} tiles, order {p.grid.title}"]
         head += [line for note in p.notes for line in filled_comment(note, "")]
         cluster = f"__cluster_dims__({p.grid.cluster}, 1, 1) " if p.grid.cluster > 1 else ""
         kernel = [

@@ -108,7 +108,7 @@ class _Emitter:
         groups.append([f"{c}: tl.constexpr" for c, _ in constants])
         doc = [f'"""{p.name}, forward, for {p.target}.', ""]
         doc += [f"tile    {', '.join(f'{c} = {n}' for c, n in p.tile)}"]
-        doc += [f"blocks  {p.grid.tiles}, order {p.grid.order}"]
+        doc += [f"blocks  {p.grid.tiles}, order {p.grid.title}"]
         doc += [*p.notes, '"""', ""]
         text = "\n".join(
             [
@@ -205,7 +205,7 @@ class _Emitter:
                     self.line(depth, "else:")
                     self.block(orelse, depth + 1)
             case Cluster(kind, body):
-                order = f": tile coordinates, {self.program.grid.order}" if kind == "map" else ""
+                order = f": tile coordinates, {self.program.grid.title}" if kind == "map" else ""
                 self.comment(depth, kind + order)
                 self.coordinates = kind == "map"
                 for inner in body:
