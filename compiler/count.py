@@ -115,14 +115,10 @@ def _reads(s: Stmt) -> tuple[Expr, ...]:
 
 def count_tiles(program: Program, attn: Attention, sizes: Mapping[str, int]) -> Counts | None:
     """Counts for these extents (every symbol of the call); None where what is visited depends on tensors."""
-    roots = [e for loop in key_loops(program) for e in (loop.lo, loop.hi)]
-    roots += [attn.mask, *_positions(program, attn).values()]
-    lines = [s for s in _lines_for(program, roots) if not (isinstance(s, Let) and s.name in sizes)]
-    read = [*roots, *(e for s in lines for e in _reads(s))]
-    if any(map(_reads_tensor, read)):
+    needed = _needed(program, [attn.mask, *_positions(program, attn).values()], sizes)
+    if needed is None:
         return None
     constants = {**sizes, **dict(program.tile)}
-    needed = set().union(*map(free_vars, read))
     tried, repeats = [], 1
     for name, extent in program.grid.coords:
         count = evaluate(extent, constants)
@@ -144,6 +140,33 @@ def count_tiles(program: Program, attn: Attention, sizes: Mapping[str, int]) -> 
     area = tile_of(program, attn.q) * size
     tiles = row_tiles * -(-keys // size)
     return Counts(tiles * repeats, visited * repeats, full * repeats, live * repeats, visited * repeats * area)
+
+
+def _needed(program: Program, more: list[Expr], sizes: Mapping[str, int]) -> set[str] | None:
+    """The names that the bounds of key loops and `more` depend on; None if on tensors."""
+    roots = [*(e for loop in key_loops(program) for e in (loop.lo, loop.hi)), *more]
+    lines = [s for s in _lines_for(program, roots) if not (isinstance(s, Let) and s.name in sizes)]
+    read = [*roots, *(e for s in lines for e in _reads(s))]
+    return None if any(map(_reads_tensor, read)) else set().union(*map(free_vars, read))
+
+
+def key_ranges(
+    program: Program, sizes: Mapping[str, int]
+) -> tuple[tuple[str, ...], dict[tuple[int, ...], tuple[int, int]]] | None:
+    """(names, {coordinates of those names: first and last tile of keys that is visited, plus one}); None where that depends on
+    tensors."""
+    needed = _needed(program, [], sizes)
+    if needed is None:
+        return None
+    constants = {**sizes, **dict(program.tile)}
+    tried = [(name, evaluate(extent, constants)) for name, extent in program.grid.coords if name in needed]
+    body, rest = tuple(_outside_map(program.roles[0].body)), {n: 0 for n, _ in program.grid.coords}
+    out = {}
+    for at in product(*(range(count) for _, count in tried)):
+        env = constants | rest | dict(zip((n for n, _ in tried), at, strict=True))
+        some = [v for v in _visits(body, env) if v.hi > v.lo]
+        out[at] = (min((v.lo for v in some), default=0), max((v.hi for v in some), default=0))
+    return tuple(n for n, _ in tried), out
 
 
 def tile_of(program: Program, index: str) -> int:

@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tilec import explain_native
+from tilec import explain_maps, explain_native
 from tilec.arith.formula import Normal, normalise
 from tilec.arith.verdicts import Safety, rows_safe
 from tilec.budget import Budget, shared_memory
 from tilec.count import Counts, bound_statements, count_tiles, key_loops, tile_of
 from tilec.dsl.faults import Source, TargetFault, Warn, render
+from tilec.explain_maps import MapFacts, map_facts
 from tilec.explain_native import NativeFacts, native_facts
 from tilec.frontend import Spec, bind, unbound_constants
 from tilec.ir.attention import Attention
@@ -42,7 +43,7 @@ class Unknown:
 class Explanation:
     """`program`: one thread of control, whose loops have their proofs; `lowered`: what is printed.
 
-    `counts` and `roof` need extents, and `roof` a target with speed rows; `native` a program of roles."""
+    `counts`, `roof` and `maps` need extents, `roof` a target with speed rows, `maps` one of dies; `native` a program of roles."""
 
     attn: Attention
     target: Target
@@ -59,6 +60,7 @@ class Explanation:
     counts: Counts | None
     roof: Roofline | None
     native: NativeFacts | None
+    maps: MapFacts | None
 
 
 def explain(
@@ -67,8 +69,9 @@ def explain(
     found: Lowering,
     source: Source,
     sizes: Mapping[str, int] | None = None,
+    by_line: bool = False,
 ) -> Explanation:
-    """`attn` has its constants bound; `found` is how it was lowered for this target.
+    """`attn` has its constants bound; `found` is how it was lowered for this target; `by_line`: a `map` line chose its map.
 
     `sizes` gives every symbol: then tiles are counted and the roofline is drawn."""
     program = found.sequential
@@ -78,11 +81,13 @@ def explain(
     budget = None
     if found.program is program:
         budget = shared_memory(attn, target, tile[attn.q], tile[attn.k], stages or 1, program.roles[0].warps)
-    counts = roof = None
+    counts = roof = maps = None
     if sizes is not None:
         full = call_sizes(attn, sizes)
         counts = count_tiles(program, attn, full)
         roof = roofline(attn, target, full, counts.live) if counts is not None else None
+        before = dict(found.passes).get("choose_tiles")
+        maps = None if before is None else map_facts(before, program, attn, target, sizes, by_line)
     return Explanation(
         attn=attn,
         target=target,
@@ -99,6 +104,7 @@ def explain(
         counts=counts,
         roof=roof,
         native=native_facts(found.program, attn, target, sizes) if found.backend == "cuda" else None,
+        maps=maps,
     )
 
 
@@ -126,7 +132,8 @@ def explain_kernel(
         )
     check_target(bound, machine, spec.source)
     found = lowering(spec, bound, name, backend)
-    return explain(bound, machine, found, spec.source, {**fixed, **sizes} if sizes else None)
+    by_line = spec.schedule(bound.name, name).map is not None
+    return explain(bound, machine, found, spec.source, {**fixed, **sizes} if sizes else None, by_line)
 
 
 def _unknown(attn: Attention, normal: Normal, source: Source) -> tuple[Unknown, ...]:
@@ -162,6 +169,7 @@ def to_data(e: Explanation) -> dict[str, Any]:
         "counts": None if e.counts is None else e.counts.to_data(),
         "roofline": None if e.roof is None else _roof_data(e.roof),
         "native": None if e.native is None else explain_native.to_data(e.native),
+        "maps": None if e.maps is None else explain_maps.to_data(e.maps),
     }
 
 
@@ -195,7 +203,7 @@ def to_text(e: Explanation) -> str:
     by = f" ({', '.join(e.program.notes)})" if e.program.notes else ""
     lines = [f"{e.attn.name} on {e.target.name} ({e.target.device}), {e.backend} backend", *e.passed_over, ""]
     lines += [f"tiles     {q} = {e.tile[q]}, {k} = {e.tile[k]}" + (f", {e.stages} stages" if e.stages else "") + by]
-    lines += [f"blocks    {e.program.grid.order}"]
+    lines += [f"blocks    {e.program.grid.title}"]
     if e.budget is not None and e.target.vendor != "cpu":
         lines += [f"shared    {e.budget}"]
     lines += [f"          {note}" for note in e.lowered.notes if note not in e.program.notes]
@@ -210,6 +218,8 @@ def to_text(e: Explanation) -> str:
         lines += e.counts.lines() if e.counts else ["  the tiles visited depend on the values of tensors"]
     if e.native is not None:
         lines += explain_native.lines(e.native)
+    if e.maps is not None:
+        lines += explain_maps.lines(e.maps)
     if e.roof is not None:
         lines += _roof_lines(e.roof, e.target)
     return "\n".join(lines)

@@ -1,0 +1,130 @@
+"""What `explain` says of block maps on a chip of dies: for each, what the caches see and how long the grid takes, as simulated.
+
+The simulated work is the kernel's own: the tiles that its blocks take under each map, and the key tiles that its loops visit.
+All of it is predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilec.budget import width
+from tilec.count import key_ranges, tile_of
+from tilec.ir.attention import Attention
+from tilec.ir.expr import free_vars
+from tilec.ir.nodes import Program
+from tilec.oracle.scalar import evaluate
+from tilec.passes.map_blocks import map_blocks
+from tilec.pipeline import bytes_per_key, heads_per_key_head, keys_in_memory
+from tilec.shapes import call_sizes
+from tilec.targets import Target
+from tilec.tune import model
+from tilec.tune.blocks import taken
+from tilec.tune.caches import BUDGET, Dies, Traffic, dies_of, simulate
+from tilec.tune.maps import Heads, candidates
+from tilec.tune.rank import work_of
+
+FEW = BUDGET // 6  # accesses of a map that are simulated in detail: a reader waits for ten maps
+
+
+@dataclass(frozen=True)
+class MapFacts:
+    """`traffic` of each map by its name in `tune.maps`; `chosen`: the program's, which is there as well; `by`: who chose."""
+
+    dies: Dies
+    clock: int
+    chosen: str
+    by: str
+    traffic: Mapping[str, Traffic]
+
+
+def map_facts(
+    before: Program, lowered: Program, attn: Attention, target: Target, sizes: Mapping[str, int], by_line: bool
+) -> MapFacts | None:
+    """`before` has tiles and no map yet, `lowered` the chosen one.  None for targets whose dies are not described, and for
+    kernels whose visited tiles depend on tensors."""
+    dies = dies_of(target)
+    full = call_sizes(attn, sizes)
+    ranges = None if dies is None or attn.index(attn.q).storage.kind == "packed" else key_ranges(before, full)
+    if dies is None or ranges is None:
+        return None
+    heads = Heads(bytes_per_key(attn), heads_per_key_head(attn), keys_in_memory(attn))
+    maps = candidates(target, heads)
+    programs = {n: map_blocks(before, m) for n, m in maps.items()}
+    grid = lowered.grid
+    chosen = next(
+        (n for n, p in programs.items() if (p.grid.order, p.grid.numbers) == (grid.order, grid.numbers)), None
+    )
+    if chosen is None:
+        chosen = grid.order
+        programs[chosen] = lowered
+    traffic = {n: traffic_of(p, attn, target, dies, full, ranges) for n, p in programs.items()}
+    return MapFacts(
+        dies, target.sustained_clock, chosen, "the spec's line" if by_line else "the record of simulations", traffic
+    )
+
+
+Ranges = tuple[tuple[str, ...], dict[tuple[int, ...], tuple[int, int]]]
+
+
+def traffic_of(
+    p: Program, attn: Attention, target: Target, dies: Dies, sizes: Mapping[str, int], ranges: Ranges, budget: int = FEW
+) -> Traffic:
+    """The simulation of a program with a block map.  `ranges`: as `count.key_ranges`, of `sizes`, every symbol of the call."""
+    found = taken(p, sizes)
+    q, k = (tile_of(p, i) for i in (attn.q, attn.k))
+    names, table = ranges
+    at = np.stack([found.at[n] for n in names], axis=-1) if names else np.zeros((len(found.block), 0), np.int64)
+    distinct, back = np.unique(at, axis=0, return_inverse=True)
+    seen = np.array([table[tuple(row)] for row in distinct.tolist()], np.int64).reshape(-1, 2)[back.reshape(-1)]
+    outer = {i.name for i in attn.outer}
+    inner = {attn.k, *attn.contracted, attn.feature}
+    index = [e for e in attn.tensor(attn.pairs[0][1]).index if not free_vars(e) & inner]
+    columns = [np.broadcast_to(evaluate(e, found.at, _no_tensor), found.block.shape) for e in index]
+    columns += [found.at[n] for n, _ in p.grid.coords[1:] if n not in outer]  # residue classes
+    streams = np.unique(np.stack([np.zeros_like(found.block), *columns]), axis=1, return_inverse=True)[1].reshape(-1)
+    features = sum(width(attn, d) or 0 for d in (*attn.contracted, attn.feature))
+    clocks = 2 * q * k * features / target.matrix[attn.tensor(attn.value).dtype]
+    role = p.roles[0]
+    resident = model.resident(attn, target, model.Shape(q, k, role.warps or 4, 1))
+    work = work_of(found, streams, (seen[:, 0], seen[:, 1]), clocks, k * bytes_per_key(attn), resident)
+    return simulate(work, dies, budget=budget)
+
+
+def _no_tensor(tensor: str, index: tuple[Any, ...]) -> Any:
+    raise ValueError(f"a key head is looked up in {tensor}")
+
+
+def to_data(f: MapFacts) -> dict[str, Any]:
+    """JSON values."""
+    rows = {
+        n: {
+            "l2": t.l2,
+            "llc": t.llc,
+            "memory": t.memory,
+            "seconds": t.makespan / f.clock,
+            "ideal": t.ideal / f.clock,
+            "method": t.method,
+        }
+        for n, t in f.traffic.items()
+    }
+    return {"chosen": f.chosen, "by": f.by, "maps": rows}
+
+
+def lines(f: MapFacts) -> list[str]:
+    """For a person, the quickest first."""
+    d = f.dies
+    sampled = any(t.method == "sampled" for t in f.traffic.values())
+    how = "from samples of its accesses" if sampled else "from all of its accesses"
+    out = ["", f"block maps on {d.dies} dies of {d.units} units with {d.l2 >> 20} MB of L2, as simulated {how}"]
+    wide = max(map(len, f.traffic))
+    out += [f"  {'':{wide}}      L2  last level   memory        time  over even"]
+    for n, t in sorted(f.traffic.items(), key=lambda item: item[1].makespan):
+        rates = f"{t.l2:7.1%} {t.llc:11.1%} {t.memory:8.1%}"
+        time = f"{t.makespan / f.clock * 1e6:9.1f} us {t.makespan / t.ideal if t.ideal else 1:10.3f}"
+        out.append(f"  {n:{wide}} {rates} {time}{'  chosen' if n == f.chosen else ''}")
+    return [*out, f"  chosen by {f.by}; predicted, not measured"]

@@ -1,0 +1,71 @@
+"""`explain` on a chip of dies: every block map with its rates and its time, and the one that runs."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from tilec.cli import main
+
+SPEC = """
+kernel attend {{
+  index  b : B, h : 16, q : M, k : N{storage}, d : 64
+  query  Q[b, q, h, d] : bf16
+  key    K[b, k, h // 2, d] : bf16
+  value  V[b, k, h // 2, d] : bf16
+  output O[b, q, h, d] : bf16
+  scale  1 / 8
+  {mask}
+}}
+{schedule}
+"""
+SHAPE = ("--shape", "B=1,M=1024,N=1024")
+
+
+@pytest.fixture
+def run(tmp_path):
+    def explained(*words, mask="mask k <= q + N - M", schedule="", storage="", target="gfx942"):
+        path = tmp_path / "spec.tile"
+        path.write_text(SPEC.format(mask=mask, schedule=schedule, storage=storage))
+        result = CliRunner().invoke(main, ["explain", str(path), "--target", target, *words])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    return explained
+
+
+def test_maps_are_shown_with_the_chosen_one(run):
+    (found,) = json.loads(run(*SHAPE, "--json"))
+    maps, chosen = found["maps"]["maps"], found["maps"]["chosen"]
+    assert chosen == "heads_longest_first" and found["maps"]["by"] == "the record of simulations"
+    assert {"linear", "block_first", "runs", "heads_fold"} < set(maps)
+    for m in maps.values():
+        assert 0 <= m["l2"] <= 1 and 0 <= m["llc"] <= 1 and m["seconds"] >= m["ideal"] > 0
+        assert m["memory"] == pytest.approx((1 - m["l2"]) * (1 - m["llc"]))
+    assert maps[chosen]["seconds"] <= 1.01 * maps["linear"]["seconds"]
+    shown = run(*SHAPE)
+    assert f"blocks    {found['order']}(chunk = 2, span = 1216)" in shown
+    assert "block maps on 8 dies of 38 units with 4 MB of L2" in shown and "predicted, not measured" in shown
+    (line,) = (x for x in shown.splitlines() if x.endswith("  chosen"))
+    assert line.split()[0] == chosen and f"{maps[chosen]['l2']:.1%}" in line
+
+
+def test_the_work_of_all_maps_is_the_kernels(run):
+    """Full rows: 16 heads of 8 row tiles take 16 steps each, at the matrix rate."""
+    (found,) = json.loads(run(*SHAPE, "--json", mask="", schedule="schedule attend on gfx942 { tile q = 128, k = 64 }"))
+    ideal = {m["ideal"] for m in found["maps"]["maps"].values()}
+    clocks = 16 * 8 * 16 * (2 * 128 * 64 * 128 / 2048) / 304
+    assert max(ideal) == min(ideal) and clocks < min(ideal) * 1_137_000_000 < 2 * clocks
+
+
+def test_a_line_is_named_and_its_map_shown(run):
+    lines = "schedule attend on gfx942 { map persistent }"
+    (found,) = json.loads(run(*SHAPE, "--json", schedule=lines))
+    assert found["maps"]["by"] == "the spec's line" and found["maps"]["chosen"] == "longest_first_persistent"
+    assert found["maps"]["chosen"] in found["maps"]["maps"]
+
+
+def test_no_maps_where_nothing_is_known_of_dies_or_lengths(run):
+    for words, more in (((), {}), (SHAPE, {"target": "sm80"}), (SHAPE, {"target": "gfx950"})):
+        (found,) = json.loads(run(*words, "--json", **more))
+        assert found["maps"] is None
