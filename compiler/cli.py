@@ -320,29 +320,16 @@ def tune_spec(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Searches the schedules of a native kernel for the fastest on this machine."""
+    """Searches the schedules of a kernel for the fastest: of a native one on this machine, for a target of dies by models."""
     from tilec.frontend import read_spec
-    from tilec.terminal import bar
-    from tilec.tune_spec import Options, candidate_table, keep, list_candidates, tune_kernel, tuned_table
+    from tilec.tune_command import tune
+    from tilec.tune_spec import Options
 
     spec = read_spec(path)
-    attn = _one(spec, kernel)
-    name, sizes = target or _device_target(), {**constants, **shape}
-    options = Options(seconds=limit, workers=workers)
-    with bar() as say:
-        if compile_only:
-            listed = list_candidates(spec, attn, name, sizes, say, options, most)
-        else:
-            tuned = tune_kernel(spec, attn, name, sizes, say, lambda t: keep(out, t.row) if out else None, options)
-    if compile_only and as_json:
-        show_json([c.to_data() for c in listed])
-    elif compile_only:
-        show_table(candidate_table(listed))
-    elif as_json:
-        show_json(tuned.to_data())
-    else:
-        show_table(tuned_table(tuned))
-        click.echo(tuned.to_data()["row"])
+    attn, options = _one(spec, kernel), Options(seconds=limit, workers=workers)
+    listed = most if compile_only else None
+    name = target or _device_target()
+    tune(spec, attn, name, {**constants, **shape}, options, most=listed, out=out, as_json=as_json)
 
 
 @main.command()

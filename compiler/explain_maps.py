@@ -10,23 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from tilec.budget import width
-from tilec.count import key_ranges, tile_of
+from tilec.count import key_ranges
 from tilec.ir.attention import Attention
-from tilec.ir.expr import free_vars
 from tilec.ir.nodes import Program
-from tilec.oracle.scalar import evaluate
 from tilec.passes.map_blocks import map_blocks
 from tilec.pipeline import bytes_per_key, heads_per_key_head, keys_in_memory
 from tilec.shapes import call_sizes
 from tilec.targets import Target
-from tilec.tune import model
-from tilec.tune.blocks import taken
-from tilec.tune.caches import BUDGET, Dies, Traffic, dies_of, simulate
+from tilec.traffic import shape_of, step_clocks, traffic_of
+from tilec.tune.caches import BUDGET, Dies, Traffic, dies_of
 from tilec.tune.maps import Heads, candidates
-from tilec.tune.rank import work_of
 
 FEW = BUDGET // 6  # accesses of a map that are simulated in detail: a reader waits for ten maps
 
@@ -62,41 +55,11 @@ def map_facts(
     if chosen is None:
         chosen = grid.order
         programs[chosen] = lowered
-    traffic = {n: traffic_of(p, attn, target, dies, full, ranges) for n, p in programs.items()}
+    clocks = step_clocks(attn, target, shape_of(before, attn))
+    traffic = {n: traffic_of(p, attn, target, dies, full, ranges, clocks, FEW) for n, p in programs.items()}
     return MapFacts(
         dies, target.sustained_clock, chosen, "the spec's line" if by_line else "the record of simulations", traffic
     )
-
-
-Ranges = tuple[tuple[str, ...], dict[tuple[int, ...], tuple[int, int]]]
-
-
-def traffic_of(
-    p: Program, attn: Attention, target: Target, dies: Dies, sizes: Mapping[str, int], ranges: Ranges, budget: int = FEW
-) -> Traffic:
-    """The simulation of a program with a block map.  `ranges`: as `count.key_ranges`, of `sizes`, every symbol of the call."""
-    found = taken(p, sizes)
-    q, k = (tile_of(p, i) for i in (attn.q, attn.k))
-    names, table = ranges
-    at = np.stack([found.at[n] for n in names], axis=-1) if names else np.zeros((len(found.block), 0), np.int64)
-    distinct, back = np.unique(at, axis=0, return_inverse=True)
-    seen = np.array([table[tuple(row)] for row in distinct.tolist()], np.int64).reshape(-1, 2)[back.reshape(-1)]
-    outer = {i.name for i in attn.outer}
-    inner = {attn.k, *attn.contracted, attn.feature}
-    index = [e for e in attn.tensor(attn.pairs[0][1]).index if not free_vars(e) & inner]
-    columns = [np.broadcast_to(evaluate(e, found.at, _no_tensor), found.block.shape) for e in index]
-    columns += [found.at[n] for n, _ in p.grid.coords[1:] if n not in outer]  # residue classes
-    streams = np.unique(np.stack([np.zeros_like(found.block), *columns]), axis=1, return_inverse=True)[1].reshape(-1)
-    features = sum(width(attn, d) or 0 for d in (*attn.contracted, attn.feature))
-    clocks = 2 * q * k * features / target.matrix[attn.tensor(attn.value).dtype]
-    role = p.roles[0]
-    resident = model.resident(attn, target, model.Shape(q, k, role.warps or 4, 1))
-    work = work_of(found, streams, (seen[:, 0], seen[:, 1]), clocks, k * bytes_per_key(attn), resident)
-    return simulate(work, dies, budget=budget)
-
-
-def _no_tensor(tensor: str, index: tuple[Any, ...]) -> Any:
-    raise ValueError(f"a key head is looked up in {tensor}")
 
 
 def to_data(f: MapFacts) -> dict[str, Any]:

@@ -46,12 +46,23 @@ class Chiplet:
 
 
 @dataclass(frozen=True)
+class Unit:
+    """How a compute unit issues and moves: clocks that an instruction of a wave takes on its SIMD, bytes per clock."""
+
+    simds: int
+    slot: int
+    lds: int
+    l1: int
+
+
+@dataclass(frozen=True)
 class Target:
     """What the passes, the legality check and `explain` may know of a machine.
 
     `unit` is a streaming multiprocessor or a compute unit; `warp` a warp or a wavefront.  Rates are per unit and
     clock, bytes are bytes, clocks are hertz.  `sources[name]` says where the number in field `name` comes from
-    (`matrix.bf16` for an entry of `matrix`, `chiplet.l2` for one of `chiplet`).
+    (`matrix.bf16` for an entry of `matrix`, `chiplet.l2` and `unit.lds` for those of
+    `chiplet` and `unit`).
     """
 
     name: str
@@ -79,6 +90,7 @@ class Target:
     grid: tuple[int, int, int]  # most blocks per dimension
     alignment: int  # bytes that the first element and every row of a tensor must be aligned to
     chiplet: Chiplet | None  # None where its caches are not modelled
+    unit: Unit | None  # None where its issue is not modelled
     sources: Mapping[str, str] = field(compare=False, repr=False)
 
     @property
@@ -114,8 +126,10 @@ def read(text: str, path: str) -> Target:
     sources: dict[str, str] = {}
     numbers = {k: _number(v, f"{path}:{k}", sources) for k, v in data.pop("numbers").items()}
     matrix = {k: _number(v, f"{path}:matrix.{k}", sources) for k, v in data.pop("matrix", {}).items()}
-    die = {k: _number(v, f"{path}:chiplet.{k}", sources) for k, v in data.pop("chiplet", {}).items()}
-    chiplet = Chiplet(**die) if die else None
+    die, unit = (
+        {k: _number(v, f"{path}:{table}.{k}", sources) for k, v in data.pop(table, {}).items()}
+        for table in ("chiplet", "unit")
+    )
     backends = tuple(
         Backend(b["name"], b["kind"] == "native", b["state"] == "yes", b["because"]) for b in data.pop("backend")
     )
@@ -127,7 +141,8 @@ def read(text: str, path: str) -> Target:
         features=features,
         matrix=matrix,
         backends=backends,
-        chiplet=chiplet,
+        chiplet=Chiplet(**die) if die else None,
+        unit=Unit(**unit) if unit else None,
         sources=sources,
     )
 

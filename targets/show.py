@@ -12,13 +12,8 @@ def rows_of(target: Target) -> list[tuple[str, str, str]]:
     out = []
     for name, source in target.sources.items():
         table, _, key = name.partition(".")
-        value = (
-            getattr(target, name)
-            if not key
-            else target.matrix[key]
-            if table == "matrix"
-            else getattr(target.chiplet, key)
-        )
+        holder = getattr(target, table)
+        value = holder if not key else holder[key] if table == "matrix" else getattr(holder, key)
         text = " x ".join(f"{v:,}" for v in value) if isinstance(value, tuple) else f"{value:,}"
         out.append((name, text, source))
     return out

@@ -6,22 +6,22 @@ neighbour must be faster by more than the noise of sustained runs, or the search
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-
-from tilec.tune.hopper import Point
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 NOISE = 1.015  # two sustained runs of one kernel on an H200 differ by less
 
-Race = Callable[[Sequence[Point]], dict[Point, float]]
+Point = TypeVar("Point", bound=Hashable)
 
 
 def search(
     starts: Sequence[Point],
     neighbours: Callable[[Point], Iterable[Point]],
-    race: Race,
+    race: Callable[[Sequence[Point]], dict[Point, float]],
     over: Callable[[], bool] = lambda: False,
+    noise: float = NOISE,
 ) -> Iterator[Point]:
-    """The fastest point known after each race, until none of its neighbours is faster or it is `over`.
+    """The fastest point known after each race, until none of its neighbours is faster by `noise`, or it is `over`.
 
     `race` gives seconds of those points that can run.  Nothing is yielded where none can."""
     seen = set(starts)
@@ -37,7 +37,7 @@ def search(
         if best not in found:
             return
         fastest = min(found, key=lambda p: found[p])
-        if found[best] < NOISE * found[fastest]:
+        if found[best] < noise * found[fastest]:
             return
         best = fastest
         yield best

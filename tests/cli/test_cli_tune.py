@@ -51,3 +51,14 @@ def test_a_file_that_is_no_record_is_not_overwritten(run):
     result = run("--shape", "B=1,M=64,N=64", "--out", "notes.toml")
     assert result.exit_code == 2 and "no tuning record" in result.stderr
     assert Path("notes.toml").read_text() == "[[point]]\nchips = 2\n"
+
+
+def test_a_chip_of_dies_is_tuned_by_models(run):
+    words = ("--target", "gfx942", "--shape", "B=1,M=512,N=512")
+    data = json.loads(run(*words, "--json").stdout)
+    assert data["predicted"] and data["schedule"].startswith("schedule f on gfx942 { tile q = ")
+    assert {c["step_model"] for c in data["candidates"]} <= {"static bound", ""}
+    shown = run(*words)
+    assert "predicted, not measured" in shown.stdout and shown.stdout.endswith(data["schedule"] + "\n")
+    kept = run(*words, "--out", "mine.toml")
+    assert kept.exit_code == 1 and "E0914" in kept.stderr and not Path("mine.toml").exists()

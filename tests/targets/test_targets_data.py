@@ -20,8 +20,9 @@ def text_of(name):
 def test_every_number_has_a_source(name):
     t = target(name)
     numeric = {f.name for f in fields(t) if isinstance(getattr(t, f.name), int | tuple) and f.name != "backends"}
-    die = {f"chiplet.{f.name}" for f in fields(t.chiplet)} if t.chiplet else set()
-    assert numeric | {f"matrix.{d}" for d in t.matrix} | die == set(t.sources)
+    tables = {"chiplet": t.chiplet, "unit": t.unit}
+    inner = {f"{n}.{f.name}" for n, table in tables.items() if table for f in fields(table)}
+    assert numeric | {f"matrix.{d}" for d in t.matrix} | inner == set(t.sources)
     assert all(len(s.split()) >= 3 for s in t.sources.values())
 
 
