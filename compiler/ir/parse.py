@@ -234,12 +234,8 @@ def _layout(c: list[Any]) -> Layout:
 
 
 def _params(parts: list[Any]) -> tuple[tuple[str, int | str], ...]:
-    params: list[tuple[str, int | str]] = []
-    for p in parts:
-        if p is not None:
-            name, value = p.children
-            params.append((_word(name), _integer(value) if value.data == "integer" else _word(value)))
-    return tuple(params)
+    pairs = (p.children for p in parts if p is not None)
+    return tuple((_word(n), _integer(v) if v.data == "integer" else _word(v)) for n, v in pairs)
 
 
 def _barrier(c: list[Any]) -> Barrier:
