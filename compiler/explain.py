@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tilec import explain_maps, explain_native
+from tilec import explain_maps, explain_native, explain_step
 from tilec.arith.formula import Normal, normalise
 from tilec.arith.verdicts import Safety, rows_safe
 from tilec.budget import Budget, shared_memory
@@ -18,6 +18,7 @@ from tilec.count import Counts, bound_statements, count_tiles, key_loops, tile_o
 from tilec.dsl.faults import Source, TargetFault, Warn, render
 from tilec.explain_maps import MapFacts, map_facts
 from tilec.explain_native import NativeFacts, native_facts
+from tilec.explain_step import StepFacts, step_facts
 from tilec.frontend import Spec, bind, unbound_constants
 from tilec.ir.attention import Attention
 from tilec.ir.expr import show
@@ -43,7 +44,8 @@ class Unknown:
 class Explanation:
     """`program`: one thread of control, whose loops have their proofs; `lowered`: what is printed.
 
-    `counts`, `roof` and `maps` need extents, `roof` a target with speed rows, `maps` one of dies; `native` a program of roles."""
+    `counts`, `roof` and `maps` need extents, `roof` a target with speed rows, `maps` one of dies; `step` one whose issue is
+    described; `native` a program of roles."""
 
     attn: Attention
     target: Target
@@ -61,6 +63,7 @@ class Explanation:
     roof: Roofline | None
     native: NativeFacts | None
     maps: MapFacts | None
+    step: StepFacts | None
 
 
 def explain(
@@ -105,6 +108,7 @@ def explain(
         roof=roof,
         native=native_facts(found.program, attn, target, sizes) if found.backend == "cuda" else None,
         maps=maps,
+        step=step_facts(program, attn, target),
     )
 
 
@@ -169,6 +173,7 @@ def to_data(e: Explanation) -> dict[str, Any]:
         "counts": None if e.counts is None else e.counts.to_data(),
         "roofline": None if e.roof is None else _roof_data(e.roof),
         "native": None if e.native is None else explain_native.to_data(e.native),
+        "step": None if e.step is None else explain_step.to_data(e.step),
         "maps": None if e.maps is None else explain_maps.to_data(e.maps),
     }
 
@@ -218,6 +223,8 @@ def to_text(e: Explanation) -> str:
         lines += e.counts.lines() if e.counts else ["  the tiles visited depend on the values of tensors"]
     if e.native is not None:
         lines += explain_native.lines(e.native)
+    if e.step is not None:
+        lines += explain_step.lines(e.step)
     if e.maps is not None:
         lines += explain_maps.lines(e.maps)
     if e.roof is not None:
@@ -262,4 +269,10 @@ def _roof_lines(r: Roofline, target: Target) -> list[str]:
     out += [f"  bound by {r.bound}", "  rates from"]
     numbers = [(n, getattr(target, n)) for n in ("units", "sustained_clock", "special", "bandwidth")]
     numbers[1:1] = [(f"matrix.{d}", target.matrix[d]) for d in r.dtypes]
-    return [*out, *(f"    {n} = {v:,}: {target.sources[n]}" for n, v in numbers)]
+    out += [f"    {n} = {v:,}: {target.sources[n]}" for n, v in numbers]
+    for d in r.dtypes:
+        if d in target.achievable:
+            peak = target.matrix[d] * target.units * target.clock
+            share = f"{target.achievable[d] / 1e12:,.0f} of {peak / 1e12:,.0f} TFLOP/s of {d} at the peak clock"
+            out += [f"  within the power limit {share}: {target.sources[f'achievable.{d}']}"]
+    return out

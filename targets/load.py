@@ -61,7 +61,7 @@ class Target:
 
     `unit` is a streaming multiprocessor or a compute unit; `warp` a warp or a wavefront.  Rates are per unit and
     clock, bytes are bytes, clocks are hertz.  `sources[name]` says where the number in field `name` comes from
-    (`matrix.bf16` for an entry of `matrix`, `chiplet.l2` and `unit.lds` for those of
+    (`matrix.bf16` for an entry of `matrix`, likewise of `achievable`, `chiplet.l2` and `unit.lds` for those of
     `chiplet` and `unit`).
     """
 
@@ -81,6 +81,9 @@ class Target:
     registers: int  # 32-bit registers of a unit
     registers_per_thread: int
     matrix: Mapping[str, int]  # dense FLOP per unit and clock, by operand dtype; empty: not modelled
+    achievable: Mapping[
+        str, int
+    ]  # dense FLOP/s that products of large matrices were measured at within the power limit
     special: int  # exp2, rcp, tanh results per unit and clock
     clock: int
     sustained_clock: int  # under matrix load
@@ -125,7 +128,10 @@ def read(text: str, path: str) -> Target:
     data = tomllib.loads(text)
     sources: dict[str, str] = {}
     numbers = {k: _number(v, f"{path}:{k}", sources) for k, v in data.pop("numbers").items()}
-    matrix = {k: _number(v, f"{path}:matrix.{k}", sources) for k, v in data.pop("matrix", {}).items()}
+    matrix, achievable = (
+        {k: _number(v, f"{path}:{table}.{k}", sources) for k, v in data.pop(table, {}).items()}
+        for table in ("matrix", "achievable")
+    )
     die, unit = (
         {k: _number(v, f"{path}:{table}.{k}", sources) for k, v in data.pop(table, {}).items()}
         for table in ("chiplet", "unit")
@@ -140,6 +146,7 @@ def read(text: str, path: str) -> Target:
         dtypes=dtypes,
         features=features,
         matrix=matrix,
+        achievable=achievable,
         backends=backends,
         chiplet=Chiplet(**die) if die else None,
         unit=Unit(**unit) if unit else None,

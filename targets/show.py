@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tilec.targets.load import Target
@@ -13,7 +14,7 @@ def rows_of(target: Target) -> list[tuple[str, str, str]]:
     for name, source in target.sources.items():
         table, _, key = name.partition(".")
         holder = getattr(target, table)
-        value = holder if not key else holder[key] if table == "matrix" else getattr(holder, key)
+        value = holder if not key else holder[key] if isinstance(holder, Mapping) else getattr(holder, key)
         text = " x ".join(f"{v:,}" for v in value) if isinstance(value, tuple) else f"{value:,}"
         out.append((name, text, source))
     return out

@@ -14,7 +14,6 @@ with truncated weights, 344 rounded half away, 392 to nearest even, of which it 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tilec.budget import width
@@ -32,31 +31,38 @@ QUARTER = 4  # slots of a transcendental (AMD Instinct MI300 ISA reference: a qu
 
 @dataclass(frozen=True)
 class Bound:
-    """Clocks of each part; `waves` of a SIMD."""
+    """Clocks of `matrix`, `lds` and `memory`; instructions of a SIMD: `products`, `vector` and `special` ones, `slot` clocks each
+    and the last four times as long; `waves` of a SIMD."""
 
     matrix: float
-    issue: float
     lds: float
     memory: float
+    products: float
+    vector: float
+    special: float
+    slot: int
     waves: int
+
+    @property
+    def issue(self) -> float:
+        """Clocks in which a SIMD issues."""
+        return self.slot * (self.products + self.vector + QUARTER * self.special)
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Clocks of each."""
+        return {"matrix": self.matrix, "issue": self.issue, "lds": self.lds, "memory": self.memory}
 
     @property
     def clocks(self) -> float:
         """Of the step."""
-        parts = max(self.matrix, self.lds, self.memory)
-        return max(parts, self.issue) if self.waves > 1 else max(parts, self.matrix + self.issue)
+        longest = max(self.parts.values())
+        return longest if self.waves > 1 else max(longest, self.matrix + self.issue)
 
     @property
     def by(self) -> str:
         """The longest part."""
-        return max(
-            (("matrix", self.matrix), ("issue", self.issue), ("lds", self.lds), ("memory", self.memory)),
-            key=lambda p: p[1],
-        )[0]
-
-    def parts(self) -> Iterator[tuple[str, float]]:
-        """For reports."""
-        yield from (("matrix", self.matrix), ("issue", self.issue), ("lds", self.lds), ("memory", self.memory))
+        return max(self.parts, key=lambda n: self.parts[n])
 
 
 def bound(attn: Attention, target: Target, q: int, k: int, warps: int, resident: int = 1) -> Bound | None:
@@ -77,8 +83,11 @@ def bound(attn: Attention, target: Target, q: int, k: int, warps: int, resident:
     size = k * sum(d or 0 for d in dims) * BYTES[dtype]
     return Bound(
         matrix=flops / target.matrix[dtype],
-        issue=unit.slot * (products + rescaled + lanes * (vector + QUARTER * slow)),
         lds=(warps + 1) * size / unit.lds,
         memory=size / unit.l1,
+        products=products,
+        vector=rescaled + lanes * vector,
+        special=lanes * slow,
+        slot=unit.slot,
         waves=max(1, warps * resident // unit.simds),
     )

@@ -75,3 +75,17 @@ def test_no_maps_where_nothing_is_known_of_dies_or_lengths(run):
     for words, more in (((), {}), (SHAPE, {"on": "sm80"}), (SHAPE, {"on": "gfx950"})):
         (found,) = json.loads(run(*words, "--json", **more))
         assert found["maps"] is None
+
+
+def test_a_step_is_shown_part_by_part(run):
+    lines = "schedule attend on gfx942 { tile q = 128, k = 64  warps split_q(8) }"
+    (found,) = json.loads(run("--json", schedule=lines))
+    step = found["step"]
+    assert step["parts"]["matrix"] == 2 * 128 * 64 * 128 / 2048 and step["parts"]["memory"] == 64 * 128 * 2 / 64
+    assert step["instructions"]["products"] == 32 and step["instructions"]["special"] == 32
+    assert step["clocks"] == max(step["parts"].values()) and step["parts"][step["by"]] == step["clocks"]
+    shown = run(*SHAPE, schedule=lines)
+    assert f"a step of 128 rows and 64 keys on a unit, {step['waves']} waves to a SIMD" in shown
+    assert "32 matrix, " in shown and f"{step['flops_per_second'] / 1e12:.0f} TFLOP/s at most" in shown
+    assert "within the power limit 708 of 1,307 TFLOP/s of bf16 at the peak clock: AMD, Measuring" in shown
+    assert "predicted" not in run(on="sm80") and json.loads(run("--json", on="sm80"))[0]["step"] is None

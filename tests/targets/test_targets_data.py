@@ -22,7 +22,8 @@ def test_every_number_has_a_source(name):
     numeric = {f.name for f in fields(t) if isinstance(getattr(t, f.name), int | tuple) and f.name != "backends"}
     tables = {"chiplet": t.chiplet, "unit": t.unit}
     inner = {f"{n}.{f.name}" for n, table in tables.items() if table for f in fields(table)}
-    assert numeric | {f"matrix.{d}" for d in t.matrix} | inner == set(t.sources)
+    rates = {f"{n}.{d}" for n in ("matrix", "achievable") for d in getattr(t, n)}
+    assert numeric | rates | inner == set(t.sources)
     assert all(len(s.split()) >= 3 for s in t.sources.values())
 
 
@@ -65,6 +66,12 @@ def test_rates_give_the_published_peaks(name, dtype, peak, clock):
     t = target(name)
     assert math.isclose(t.matrix[dtype] * t.units * clock / 1e12, peak, rel_tol=0.02)
     assert t.peak(dtype) == t.matrix[dtype] * t.units * t.sustained_clock
+
+
+def test_what_was_achieved_is_below_the_peak():
+    for t in all_targets():
+        assert all(rate < t.matrix[d] * t.units * t.clock for d, rate in t.achievable.items())
+    assert target("gfx942").achievable["bf16"] == pytest.approx(target("gfx942").peak("bf16"), rel=0.01)
 
 
 def test_dies_add_up_to_the_chip():
