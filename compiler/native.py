@@ -28,7 +28,7 @@ from tilec.ir.nodes import Program
 from tilec.legality import check_schedule, check_target
 from tilec.passes.choose_tiles import Choice, choose_tiles
 from tilec.passes.lower_attention import lower_attention
-from tilec.passes.map_blocks import map_blocks
+from tilec.passes.map_blocks import BlockMap, map_blocks
 from tilec.passes.names import distinct_indices
 from tilec.passes.online_softmax import online_softmax
 from tilec.passes.overlap import COLUMNS, ROWS_OF_A_THREAD, Pipeline, overlap
@@ -49,7 +49,7 @@ from tilec.pipeline import Case, Pass, block_map, mask_options
 from tilec.schedule import EMPTY, Schedule
 from tilec.targets import target as target_of
 from tilec.targets import warp_wide
-from tilec.tune.classes import mask_class
+from tilec.tune.classes import data_decides, mask_class
 from tilec.tune.hopper import Point, points
 from tilec.user_record import user_rows
 
@@ -200,7 +200,7 @@ def _shaped(program: Program, case: Case, point: Point) -> Iterator[tuple[str, P
     attn = distinct_indices(case.attn)
     options, heads = options_of(case, point), pairable(attn)
     choice = Choice(options.rows, point.keys, None, None, point.by)
-    order = replace(block_map(case), units=None)
+    order = _order(case)
     packing: tuple[Pass, ...] = ()
     if options.pairs == "heads" and heads is not None:
         packing = (("pair_heads", lambda p: pair_heads(p, heads)),)
@@ -217,6 +217,16 @@ def _shaped(program: Program, case: Case, point: Point) -> Iterator[tuple[str, P
     for name, run in rest:
         program = run(program)
         yield name, program
+
+
+def _order(case: Case) -> BlockMap:
+    """As for every backend; but where data decide how long tiles are and nothing is asked for, the last rows come first too:
+    under causal masks the first rows of a document are the shortest, and what is claimed last should be short."""
+    order = replace(block_map(case), units=None)
+    dense = case.attn.index(case.attn.q).storage.kind != "packed"
+    if case.schedule.map is None and dense and data_decides(case.attn):
+        return replace(order, order="longest_first")
+    return order
 
 
 def clustered(case: Case, point: Point) -> bool:

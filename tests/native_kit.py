@@ -45,6 +45,13 @@ SPECS = {
     "two windows": kernel("mask abs(q - k) < 10 or abs(q - k - 300) < 10", **SMALL),
     "opaque": kernel("mask q * k % 7 < 3", **SMALL),
     "bias": kernel("bias Bt[b, h, q, k] : f32", "score s = s + Bt[b, h, q, k]", CAUSAL, **SMALL),
+    "documents": kernel(
+        "param dq[b, q] : i32 nondecreasing", "param dk[b, k] : i32 nondecreasing",
+        "mask dq[b, q] == dk[b, k] and k <= q + N - M", **SMALL,
+    ),
+    "values of keys and rows": kernel(
+        "param x[b, h, k] : f32", "param y[b, q] : f32", "score s = tanh(s * x[b, h, k]) + y[b, q]", CAUSAL, **SMALL
+    ),
     "narrow values": kernel(CAUSAL, more="e : 16", value="V[b, k, h, e] : bf16", output="O[b, q, h, e]", **SMALL),
     "two pairs": kernel("query Qr[b, q, h, r] : bf16", "key Kr[b, k, r] : bf16", CAUSAL, more="r : 16", **SMALL),
     "dropout": kernel("dropout 0.25", CAUSAL, **SMALL),
@@ -64,6 +71,9 @@ STORED = {
         q="q : M packed cu_q", k="k : N lengths nk", tails=tuple(t.replace("16", "128") for t in PAGES), **SMALL
     ),
     "packed, 40 features": kernel(CAUSAL, d="d : 40", schedule="", **PACKED),
+    "packed documents": kernel(
+        "param dq[b, q] : i32 nondecreasing", "param dk[b, k] : i32 nondecreasing", "mask dq[b, q] == dk[b, k]", **PACKED, **SMALL
+    ),
     "packed, one table": kernel("mask k <= q", q="q : M packed cu", k="k : M packed cu", dtype="f16", **SMALL),
 }  # fmt: skip
 SIZES = ({"B": 1, "M": 257, "N": 400}, {"B": 1, "M": 433, "N": 200}, {"B": 2, "M": 130, "N": 1})

@@ -5,6 +5,7 @@ A statement over lanes is printed as a loop over the registers of a thread; `Lan
     scalar   none
     rows     i = 0, 1, …: the thread's rows; row vectors hold a value for each
     columns  x: the thread's columns; vectors along them hold a value for each
+    lanes    x: registers of a vector of columns that lies over the lanes of each warp
     tile     e: the registers of an accumulator fragment (see `prelude`)
     copy     r: the row of a tile that a lane copies
 
@@ -72,7 +73,7 @@ class Text:
 class Lanes:
     """The lanes of one statement: axes of its rows and columns, and the text of the register's number."""
 
-    kind: Literal["scalar", "rows", "columns", "tile", "copy"]
+    kind: Literal["scalar", "rows", "columns", "lanes", "tile", "copy"]
     row: str = ""
     column: str = ""
     at: str = ""
@@ -144,6 +145,8 @@ class Expressions:
             return Text(f"col0 + {self.of('column', lanes.at)}", 5)
         if axis == lanes.column and lanes.kind == "columns":
             return Text(f"col0 + {lanes.at} / 2 * 8 + {lanes.at} % 2", 5)
+        if axis == lanes.column and lanes.kind == "lanes":
+            return Text(f"lane + 32 * {lanes.at}", 5)
         if axis == lanes.row and lanes.kind == "copy":
             return Text(lanes.at)
         raise ValueError(f"iota({axis}) is no lane number of this statement")
@@ -163,6 +166,8 @@ class Expressions:
         axes = tuple(a.name for a in b.axes)
         if b.layout is not None and dict(b.layout.params).get("operand") == "A":
             raise ValueError(f"{e} reads a fragment of {b.dtype} inside an expression")
+        if (b.layout is not None and b.layout.kind == "lanes") != (lanes.kind == "lanes"):
+            raise ValueError(f"{e} lies over lanes in another way than the values around it")
         match lanes.kind, axes:
             case "tile", (lanes.row, lanes.column):
                 return f"{self.names.buffer(name)}[{lanes.at}]"
@@ -170,7 +175,7 @@ class Expressions:
                 return f"{self.names.buffer(name)}[{self.of('row', lanes.at)}]"
             case "tile", (lanes.column,):
                 return f"{self.names.buffer(name)}[{self.of('place', lanes.at)}]"
-            case ("rows", (lanes.row,)) | ("columns", (lanes.column,)):
+            case ("rows", (lanes.row,)) | ("columns" | "lanes", (lanes.column,)):
                 return f"{self.names.buffer(name)}[{lanes.at}]"
         raise ValueError(f"{e} over {', '.join(axes)} is not held by the threads that need it")
 

@@ -29,6 +29,11 @@ DEVICE constexpr int place_of(int e) { return e / (2 * R) * 2 + e % 2; }
 template <int N>
 DEVICE constexpr int by_rows(int x) { return x % (N / 2) / 2 * 4 + x / (N / 2) * 2 + x % 2; }
 """,
+    "from_lanes": """
+// Element c + col0 of a vector that lies over the lanes of each warp.  All lanes take part.
+template <class T, int N>
+DEVICE T from_lanes(const T (&x)[N], int c, int col0) { return __shfl_sync(0xffffffff, x[c / 32], c % 32 + col0); }
+""",
     "row_max": """
 // Of the thread's part of row i: four chains.
 template <int R = 2, int N>

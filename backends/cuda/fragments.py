@@ -9,7 +9,7 @@ from functools import partial
 from tilec.backends.cuda import mma_sync
 from tilec.backends.cuda.copies import clear, load_rows
 from tilec.backends.cuda.expressions import CPP, SCALAR, Lanes
-from tilec.backends.cuda.writer import Writer
+from tilec.backends.cuda.writer import Writer, over_lanes
 from tilec.ir.axes import constant
 from tilec.ir.build import all_of, conjuncts
 from tilec.ir.expr import Expr, Fetch, Iota, Op, Read, Reduce, walk
@@ -43,6 +43,8 @@ def compute(w: Writer, s: Compute, depth: int, block: Block) -> None:
         exchanged(w, s.value, at, depth + 1)
         w.line(depth + 1, f"{name}[i] = {w.x.show(s.value, at)};")
         w.line(depth, "}")
+    elif over_lanes(b):
+        vector(w, b, s.value, depth)
     elif len(b.axes) == 1:
         w.loop(depth, "x", 0, count)
         w.line(depth + 1, f"{name}[x] = {w.x.show(s.value, Lanes('columns', column=b.axes[0].name, at='x'))};")
@@ -61,6 +63,34 @@ def compute(w: Writer, s: Compute, depth: int, block: Block) -> None:
         w.loop(depth, "a", 0, count)
         w.line(depth + 1, f"{name}[a] = pack_{b.dtype}({low}, {high});")
         w.line(depth, "}")
+
+
+def vector(w: Writer, b: Buffer, value: Expr, depth: int) -> None:
+    """A vector over the lanes of each warp, each of which has its own elements."""
+    text = w.x.show(value, Lanes("lanes", column=b.axes[0].name, at="x"))
+    size = w.size(b, 0)
+    w.loop(depth, "x", 0, w.registers(b))
+    if size % 32:
+        text = f"lane + 32 * x < {size} ? {text} : 0"
+    w.line(depth + 1, f"{w.x.names.buffer(b.name)}[x] = {text};")
+    w.line(depth, "}")
+
+
+def passed_on(w: Writer, value: Expr, c: str, depth: int) -> None:
+    """What lanes pass on of vectors that lie over them, for the elements of `value` in column `c`, less the thread's first."""
+    for r in dict.fromkeys(x for x in walk(value) if isinstance(x, Read) and x not in w.x.reduced):
+        b = w.x.registers.get(r.buffer)
+        if b is not None and over_lanes(b):
+            w.fresh += 1
+            name, type_ = f"passed_{w.fresh}", w.holds(b)
+            w.line(depth, f"const {type_} {name} = from_lanes({w.x.names.buffer(b.name)}, {c}, col0);")
+            w.x.reduced[r] = partial(_named, name)
+
+
+def reads_lanes(w: Writer, value: Expr) -> bool:
+    """Whether a value reads a vector that lies over the lanes of each warp."""
+    found = (w.x.registers.get(x.buffer) for x in walk(value) if isinstance(x, Read))
+    return any(b is not None and over_lanes(b) for b in found)
 
 
 def unless(w: Writer, e: Expr) -> str:
@@ -95,31 +125,48 @@ def tile(w: Writer, s: Compute, depth: int, block: Block) -> None:
     """All of an accumulator; with statements after some of its (row, 8 columns) groups, row 0 of the thread before row 1."""
     b = w.x.registers[s.dst.buffer]
     name, count = w.x.names.buffer(b.name), w.registers(b)
-    text = f"{name}[e] = {w.x.show(s.value, lanes(b, 'e'))};"
     if not s.during:
-        w.loop(depth, "e", 0, count)
-        w.line(depth + 1, text)
-        w.line(depth, "}")
+        elements(w, b, name, s.value, depth)
         return
     groups = count // 2
     if not 0 <= s.after <= s.of or not s.of or groups * s.after % s.of:
         raise ValueError(f"{b.name} has {groups} groups of elements: {s.after} of {s.of} is no whole number of them")
     before = groups * s.after // s.of
     if before:
-        _groups(w, depth, count, 0, before, text)
+        _groups(w, depth, s, 0, before)
         per_row = groups // 2
         sums = [f"row_sum<{n}>({name}, {i})" for i, n in ((0, min(before, per_row)), (1, before - per_row)) if n > 0]
         w.line(depth, f"pin({' + '.join(sums)}, smem + scratch);")
     block(s.during, depth)
     if before < groups:
-        _groups(w, depth, count, before, groups, text)
+        _groups(w, depth, s, before, groups)
 
 
-def _groups(w: Writer, depth: int, count: int, first: int, last: int, text: str) -> None:
-    w.loop(depth, "x", 2 * first, 2 * last)
-    w.line(depth + 1, f"const int e = by_rows<{count}>(x);")
-    w.line(depth + 1, text)
+def elements(w: Writer, b: Buffer, name: str, value: Expr, depth: int) -> None:
+    """`name[e] = value` for the registers of a tile like `b`; column by column where lanes pass on what is needed of one."""
+    made = dict(w.x.reduced)
+    if not reads_lanes(w, value):
+        w.loop(depth, "e", 0, w.registers(b))
+        w.line(depth + 1, f"{name}[e] = {w.x.show(value, lanes(b, 'e'))};")
+    else:
+        w.loop(depth, "x", 0, w.registers(b) // w.rows)
+        passed_on(w, value, "x / 2 * 8 + x % 2", depth + 1)
+        w.loop(depth + 1, "i", 0, w.rows)
+        w.line(depth + 2, f"const int e = x / 2 * {2 * w.rows} + 2 * i + x % 2;")
+        w.line(depth + 2, f"{name}[e] = {w.x.show(value, lanes(b, 'e'))};")
+        w.line(depth + 1, "}")
     w.line(depth, "}")
+    w.x.reduced = made
+
+
+def _groups(w: Writer, depth: int, s: Compute, first: int, last: int) -> None:
+    b, made = w.x.registers[s.dst.buffer], dict(w.x.reduced)
+    w.loop(depth, "x", 2 * first, 2 * last)
+    w.line(depth + 1, f"const int e = by_rows<{w.registers(b)}>(x);")
+    passed_on(w, s.value, w.x.of("column", "e"), depth + 1)
+    w.line(depth + 1, f"{w.x.names.buffer(b.name)}[e] = {w.x.show(s.value, lanes(b, 'e'))};")
+    w.line(depth, "}")
+    w.x.reduced = made
 
 
 def prepare(w: Writer, value: Expr, depth: int, *, inline: bool, parts: str = "") -> None:
@@ -202,9 +249,7 @@ def _source(w: Writer, r: Reduce, depth: int) -> _Source:
     w.fresh += 1
     name = f"operand_{w.fresh}"
     w.line(depth, f"float {name}[{count}];")
-    w.loop(depth, "e", 0, count)
-    w.line(depth + 1, f"{name}[e] = {w.x.show(r.x, lanes(tiles[0], 'e'))};")
-    w.line(depth, "}")
+    elements(w, tiles[0], name, r.x, depth)
     return _Source(name, count)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tilec.dsl.faults import Fault, Faults, TargetFault
 from tilec.dsl.spans import Span
 from tilec.ir.attention import Attention, Tensor
-from tilec.ir.expr import Fetch, Int, Var, free_vars, walk
+from tilec.ir.expr import Int, Var
 from tilec.targets import target as machine
 from tilec.targets import warp_wide
 
@@ -42,10 +42,6 @@ def _reasons(attn: Attention) -> Iterator[tuple[str, str, Span | None] | tuple[s
         if t.slot == "output" and t.dtype not in (*FLOATS, "f32"):
             yield f"an output of {t.dtype}", f"rows are stored as {', '.join(FLOATS)} or f32", t.span
     yield from _widths(attn)
-    read = [x for e in (attn.mask, *attn.scores) for x in walk(e) if isinstance(x, Fetch)]
-    for name in dict.fromkeys(x.tensor for x in read if {attn.q, attn.k} & _vars(x) == {attn.k}):
-        note = "a row of them lies in no thread of an accumulator's fragments"
-        yield f"`{name}` with a value for each key", note, attn.tensor(name).span
 
 
 def _reasons_of_warps(attn: Attention) -> Iterator[tuple[str, str, Span | None] | tuple[str, str]]:
@@ -71,10 +67,6 @@ def _widths(attn: Attention) -> Iterator[tuple[str, str]]:
         if not isinstance(extent, Int) or extent.value % UNIT or extent.value > WIDEST:
             note = f"rows are copied and stored {UNIT} features at a time, and a product has up to {WIDEST}"
             yield f"{name} = {extent}", note
-
-
-def _vars(x: Fetch) -> set[str]:
-    return {name for e in x.index for name in free_vars(e)}
 
 
 def _operand(t: Tensor, feature: str) -> Iterator[tuple[str, str, Span | None]]:

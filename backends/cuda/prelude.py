@@ -29,6 +29,19 @@ DEVICE int uniform(int x) { return __shfl_sync(0xffffffff, x, 0); }
 // Whether it is so in some lane of the warp.
 DEVICE bool any_lane(bool x) { return __any_sync(0xffffffff, x); }
 """,
+        "lanes_where": """
+// The lanes of the warp where it is so, as bits.
+DEVICE unsigned lanes_where(bool x) { return __ballot_sync(0xffffffff, x); }
+""",
+        "narrow": """
+// A search from `low` to `end`, after lane i found whether the last place of part i has what is sought, or is behind it: to
+// the places of the first part that does, but its last one, which `end` is then.
+DEVICE void narrow(int& low, int& end, int part, unsigned found) {
+  const int from = min(low + part * (found ? __ffs(found) - 1 : 32), end);
+  end = found ? min(from + part, end) - 1 : from;
+  low = from;
+}
+""",
         "floor_div": """
 DEVICE int floor_div(int x, int y) { return x / y - (x % y != 0 && (x < 0) != (y < 0)); }
 """,

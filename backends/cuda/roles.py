@@ -11,7 +11,7 @@ from tilec.backends.cuda import copies, cp_async, fragments, mma, mma_sync
 from tilec.backends.cuda.expressions import CPP, SCALAR
 from tilec.backends.cuda.shared import arrivals, unit_of, warps_of
 from tilec.backends.cuda.writer import Writer
-from tilec.ir.expr import Fetch, Int, Op, Var
+from tilec.ir.expr import Fetch, Int, Op, Var, free_vars, substitute
 from tilec.ir.nodes import (
     Arrive,
     Await,
@@ -35,6 +35,7 @@ from tilec.ir.nodes import (
 )
 from tilec.ir.print import show_stmt
 
+PROBE = "place of search"  # with a number, a scalar that no program has
 UNSETTLED = "products are in flight across the end of a block, and not on every path to there"
 SEGMENTS = {"all": "every tile, masked", "left": "masked", "full": "no mask", "right": "masked"}
 
@@ -55,9 +56,17 @@ def block(w: Writer, stmts: tuple[Stmt, ...], depth: int, known: frozenset[str] 
 
 def sequence(w: Writer, stmts: tuple[Stmt, ...], depth: int) -> None:
     """Statements of the scope that is open."""
-    for s in stmts:
+    searches: list[Seek] = []
+    for n, s in enumerate(stmts):
         w.x.reduced.clear()
-        if not isinstance(s, Let | If | While | For | Cluster | Seek):
+        if isinstance(s, Seek):
+            searches.append(s)
+            following = stmts[n + 1] if n + 1 < len(stmts) else None
+            if not isinstance(following, Seek) or not independent(following, searches):
+                seek(w, searches, depth)
+                searches = []
+            continue
+        if not isinstance(s, Let | If | While | For | Cluster):
             w.comment(depth, show_stmt(s))
         statement(w, s, depth)
 
@@ -77,8 +86,6 @@ def statement(w: Writer, s: Stmt, depth: int) -> None:
             cluster = w.kernel.program.grid.cluster
             more = f", {cluster}" if cluster > 1 else ""
             let(w, name, f"claim({w.x.names.pointer(counter)}, {tiles}{more})", depth)
-        case Seek():
-            seek(w, s, depth)
         case Compute():
             fragments.compute(w, s, depth, lambda inner, at: sequence(w, inner, at))
         case Load():
@@ -208,15 +215,33 @@ def loop(w: Writer, s: For, depth: int) -> None:
     w.line(depth, "}")
 
 
-def seek(w: Writer, s: Seek, depth: int) -> None:
-    """Bisection."""
-    lo, hi = w.x.show(s.lo), w.x.show(s.hi)
-    w.comment(depth, show_stmt(s))
-    let(w, s.name, lo, depth)
-    name = w.x.names.scalar(s.name)
-    w.line(depth, f"for (int low = {name}, high = {hi}; low < high;) {{")
-    w.line(depth + 1, f"{name} = low + (high - low) / 2;")
-    w.line(depth + 1, f"if ({w.x.show(s.cond)}) high = {name};")
-    w.line(depth + 1, f"else low = {name} + 1;")
-    w.line(depth + 1, f"{name} = low;")
+def independent(s: Seek, others: list[Seek]) -> bool:
+    """Whether a search reads nothing that these find."""
+    read = free_vars(s.cond) | free_vars(s.lo) | free_vars(s.hi)
+    return not read & {x.name for x in others}
+
+
+def seek(w: Writer, group: list[Seek], depth: int) -> None:
+    """Searches that do not depend on each other, at once: each lane of a warp probes the end of a part of what is left, so that
+    a round leaves a 32nd, and 16384 positions take three reads one after the other where bisection takes fourteen."""
+    ends, open_ = [], []
+    for s in group:
+        w.comment(depth, show_stmt(s))
+        let(w, s.name, w.x.show(s.lo), depth)
+        w.fresh += 1
+        ends.append(f"end_{w.fresh} = {w.x.show(s.hi)}")
+        open_.append(f"{w.x.names.scalar(s.name)} < end_{w.fresh}")
+    numbers = range(w.fresh - len(group) + 1, w.fresh + 1)
+    w.line(depth, f"for (int {', '.join(ends)}; {' || '.join(open_)};) {{")
+    for s, n, left in zip(group, numbers, open_, strict=True):
+        name = w.x.names.scalar(s.name)
+        place = Var(f"{PROBE} {n}")
+        w.x.signs.scalars.add(place.name)
+        probe = w.x.names(f"probe_{n}", "scalar", place.name)
+        cond = w.x.text(substitute(s.cond, {Var(s.name): place}), SCALAR).at(3)
+        w.line(depth + 1, f"const int part_{n} = (end_{n} - {name} + 31) / 32;")
+        w.line(depth + 1, f"const int {probe} = min({name} + part_{n} * (lane + 1), end_{n}) - 1;")
+        w.line(depth + 1, f"const unsigned found_{n} = lanes_where({left} && {cond});")
+    for s, n in zip(group, numbers, strict=True):
+        w.line(depth + 1, f"narrow({w.x.names.scalar(s.name)}, end_{n}, part_{n}, found_{n});")
     w.line(depth, "}")

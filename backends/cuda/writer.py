@@ -76,20 +76,21 @@ class Writer:
     def registers(self, b: Buffer) -> int:
         """32-bit registers of a thread that hold a register buffer.  Raises ValueError for a form that fragments do not have."""
         axes = tuple(a.name for a in b.axes)
-        if len(axes) == 1 and axes[0] == self.row and (b.dtype == "f32" or self.role.unit == "warp"):
+        if len(axes) == 1 and axes[0] == self.row:
             return self.rows
+        if len(axes) == 1 and over_lanes(b):
+            return -(-self.size(b, 0) // 32)
         if len(axes) == 1 and self.role.unit == "warp" and self.size(b, 0) % 8 == 0:
             return self.size(b, 0) // 4
         height = 8 * self.rows * (4 if self.role.unit == "warpgroup" else 1)
         if len(axes) == 2 and axes[0] == self.row and self.size(b, 0) == height and b.stages == 1:
             columns, operand = self.size(b, 1), dict(b.layout.params).get("operand") if b.layout else None
-            held = b.dtype == "f32" or self.role.unit == "warp"
-            if operand == "C" and held and columns % 8 == 0 and columns <= 256:
+            if operand == "C" and columns % 8 == 0 and columns <= 256:
                 return self.rows * columns // 4
             if operand == "A" and b.dtype in ("bf16", "f16") and columns % 16 == 0:
                 return self.rows * columns // 8
         raise ValueError(
-            f"register buffer {b.name} is no fragment of a {height}-row product, and no value per row of one"
+            f"register buffer {b.name} is no fragment of a {height}-row product, and no vector of its rows or columns"
         )
 
     def holds(self, b: Buffer) -> str:
@@ -107,6 +108,11 @@ class Writer:
             return b, base
         stage = self.x.text(bar.stage, SCALAR)
         return b, f"{base} + {stage.at(5)}" if b.kind == "named" else f"{base} + 8 * {stage.at(7)}"
+
+
+def over_lanes(b: Buffer) -> bool:
+    """Whether a vector lies over the lanes of each warp."""
+    return b.layout is not None and b.layout.kind == "lanes"
 
 
 def broken(text: str, indent: str) -> list[str]:

@@ -25,12 +25,14 @@ from tilec.ir.nodes import (
     Load,
     Mma,
     Role,
+    Seek,
     Slot,
     Stmt,
     Sync,
     Wait,
 )
 from tilec.passes.rings import Position, Ring
+from tilec.passes.searches import Searches
 from tilec.passes.work import Work
 
 
@@ -44,6 +46,7 @@ class Consumer:
     turn: Barrier | None
     shared_queries: bool
     position: Position
+    searches: Searches | None = None
     held: dict[str, Expr] = field(default_factory=dict)
     flying: list[tuple[str, ...]] = field(default_factory=list)
 
@@ -74,6 +77,8 @@ class Consumer:
                     ring = self.rings[s.dst.buffer]
                     out += self.own(ring) if ring.own else self.take(ring)
                     led |= ring == self.position.leader
+                case Seek() if self.searches is not None and self.searches.among(s):
+                    out += self.searches.received(self.work.number) if self.searches.last(s) else ()
                 case Mma():
                     out.append(self.product(s))
                 case Await():

@@ -12,6 +12,8 @@ values in the middle of the exponentials.  Results differ by the order of tiles 
               a part has tiles if its first loop begins before its last one ends
     CARRY     `j_prev` is the tile whose values are still to be added: between parts it is not j + 1
     CLIP      a box is clipped by hardware whatever its guard says, so loops share the guard of the masked ones
+    EARLY     values per key (a param that the mask or a score line reads) are loaded in front of a step's products, and have
+              come when these are made
     START     what the running maximum, sum and output start as is folded into the first step
 
 Source: FlashAttention-3, Shah et al., arXiv 2407.08608, section 3.2, algorithm 2 (two-stage pipelining within a warpgroup).
@@ -61,9 +63,11 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class Step:
-    """The parts of a key step.  `scores`: loads and products of queries with keys; `softmax` ends with the weights; `pack`
-    rounds them to the operand that `gather` multiplies with the loaded `values`; `rescale` belongs to its destination."""
+    """The parts of a key step.  `vectors`: loads of values per key; `scores`: loads and products of queries with keys; `softmax`
+    ends with the weights; `pack` rounds them to the operand that `gather` multiplies with the loaded `values`; `rescale` belongs
+    to its destination."""
 
+    vectors: tuple[Load, ...]
     scores: tuple[Load | Mma, ...]
     softmax: tuple[Stmt, ...]
     pack: tuple[Stmt, ...]
@@ -90,6 +94,7 @@ class _Overlap:
         (size,) = {constant(a.size, dict(program.tile)) for b in buffers for a in b.axes if a.name == k}
         assert size is not None
         self.wide = {b.name for b in buffers if len(b.axes) > 1 and any(a.name == k for a in b.axes)}
+        self.vectors = frozenset(b.name for b in buffers if [a.name for a in b.axes] == [k])
         self.groups = ROWS_OF_A_THREAD * size // COLUMNS
         self.wait = self.groups // 4 if pipeline.wait is None else pipeline.wait
         if not 0 <= self.wait <= self.groups:
@@ -104,7 +109,7 @@ class _Overlap:
             match s:
                 case Cluster("keys", loops):
                     found = tuple(x for x in loops if isinstance(x, For))
-                    rewritten = self.lagging(found, _starts(body[:n])) if self.pipeline.lag else _in_turn(found)
+                    rewritten = self.lagging(found, _starts(body[:n])) if self.pipeline.lag else self.in_turn(found)
                     out.append(Cluster("keys", rewritten))
                 case If(cond, then, orelse):
                     out.append(If(cond, self.block(then), self.block(orelse)))
@@ -117,11 +122,11 @@ class _Overlap:
     def lagging(self, loops: tuple[For, ...], starts: dict[Expr, Expr]) -> tuple[Stmt, ...]:
         """Prologue, loops and epilogue for these consecutive loops: rules PEEL and START."""
         general = next((x for x in loops if x.proof is not None and x.proof.segment != "full"), loops[0])
-        whole = split(general)
+        whole = split(general, self.vectors)
         values = tuple(_at(s, general.var, self.previous) for s in whole.values)
         gather: tuple[Stmt, ...] = (*values, replace(whole.gather, queue=QUEUE))
         prologue = (
-            *(_at(_started(s), general.var, self.first) for s in whole.scores),
+            *(_at(_started(s), general.var, self.first) for s in (*whole.vectors, *whole.scores)),
             Await(QUEUE, 0),
             *first_step(
                 tuple(_at(s, general.var, self.first) for s in (*whole.softmax, *whole.pack, *whole.rescale)), starts
@@ -137,10 +142,11 @@ class _Overlap:
 
     def loop(self, loop: For, whole: Step, gather: tuple[Stmt, ...], ends_last: bool) -> For:
         """A loop whose steps trail: rules CARRY and CLIP; `ends_last`: its end is just after the peeled tile."""
-        step = split(loop)
+        step = split(loop, self.vectors)
         clipped = {s.dst: s for s in whole.scores if isinstance(s, Load) and s.box}
         scores = (clipped.get(s.dst, s) if isinstance(s, Load) and s.box else s for s in step.scores)
         body = (
+            *step.vectors,
             *map(_started, scores),
             *gather,
             Await(QUEUE, 1),
@@ -151,6 +157,17 @@ class _Overlap:
         )
         hi = self.first if ends_last else minimum(loop.hi, self.first)
         return replace(loop, hi=hi, body=body, stages=None, down=True)
+
+    def in_turn(self, loops: tuple[For, ...]) -> tuple[For, ...]:
+        """Each product awaited before what uses it."""
+        out = []
+        for loop in loops:
+            s = split(loop, self.vectors)
+            scores, gather = map(_started, s.scores), replace(s.gather, queue=QUEUE)
+            wait = Await(QUEUE, 0)
+            body = (*s.vectors, *scores, wait, *s.softmax, *s.pack, *s.rescale, *s.values, gather, wait)
+            out.append(replace(loop, body=body, stages=None))
+        return tuple(out)
 
     def awaiting(self, step: Step) -> tuple[Stmt, ...]:
         """The softmax of a step with the await of the values inside its exponentials."""
@@ -167,8 +184,8 @@ class _Overlap:
         return s.dst.buffer in self.wide and any(isinstance(x, Op) and x.name == "exp2" for x in parts)
 
 
-def split(loop: For) -> Step:
-    """The parts of a loop's body.  ScheduleFault E0811 if it has others."""
+def split(loop: For, vectors: frozenset[str] = frozenset()) -> Step:
+    """The parts of a loop's body, where `vectors` hold a value per key.  ScheduleFault E0811 if it has others."""
     computed = {s.dst.buffer for s in loop.body if isinstance(s, Compute)}
     products = [s for s in loop.body if isinstance(s, Mma)]
     gathers = [s for s in products if s.accumulate and s.a.buffer in computed]
@@ -178,6 +195,7 @@ def split(loop: For) -> Step:
     (gather,) = gathers
     if gather.b.buffer in operands:
         raise _unfit(f"`{gather.b.buffer}`, which is keys and values at once")
+    early: list[Load] = []
     scores: list[Load | Mma] = []
     parts: dict[str, list[Stmt]] = {"softmax": [], "pack": [], "rescale": []}
     values: list[Load] = []
@@ -189,6 +207,8 @@ def split(loop: For) -> Step:
                 scores.append(s)
             case Load() if s.dst == gather.b:
                 values.append(s)
+            case Load() if s.dst.buffer in vectors and s.dst.buffer not in computed:
+                early.append(s)
             case Compute() if s.dst == gather.dst:
                 parts["rescale"].append(s)
             case Compute() if s.dst == gather.a:
@@ -199,23 +219,13 @@ def split(loop: For) -> Step:
                 raise _unfit(f"a {type(s).__name__.lower()} in a key step")
     if any(isinstance(x, Read) for s in values for i in s.index for x in walk(i)):
         raise _unfit("values that are gathered through a tile of positions")
-    return Step(tuple(scores), **{n: tuple(x) for n, x in parts.items()}, values=tuple(values), gather=gather)
+    return Step(
+        tuple(early), tuple(scores), **{n: tuple(x) for n, x in parts.items()}, values=tuple(values), gather=gather
+    )
 
 
 def _unfit(what: str) -> ScheduleFault:
     return ScheduleFault("E0811", f"the native pipeline does not take {what}", hint="the portable backend does")
-
-
-def _in_turn(loops: tuple[For, ...]) -> tuple[For, ...]:
-    """Each product awaited before what uses it."""
-    out = []
-    for loop in loops:
-        s = split(loop)
-        scores, gather = map(_started, s.scores), replace(s.gather, queue=QUEUE)
-        wait = Await(QUEUE, 0)
-        body = (*scores, wait, *s.softmax, *s.pack, *s.rescale, *s.values, gather, wait)
-        out.append(replace(loop, body=body, stages=None))
-    return tuple(out)
 
 
 def _started(s: Stmt) -> Stmt:

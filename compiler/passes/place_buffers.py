@@ -9,6 +9,8 @@ product reads or writes, and the sums as notes.  No result changes.
               copy for themselves, panels may also be of 64 or 32 bytes, and fill the tile
     FRAGMENT  accumulators and first operands lie over lanes as wgmma has them (PTX ISA, register fragments); of an accumulator
               rounded to 16 bits, that is the operand's layout, so weights become an operand without moving between lanes
+    KEYS      a vector of values per key lies over the lanes of each warp, value i in lane i % 32, so that few registers hold it
+              while products run; where a tile meets it, lanes pass values on.  Of a vector per row a thread has its rows
     REUSE     see `reuse`
     SHARED    bytes of all shared tiles and barriers; E0803 with the sum if they exceed the target's
     PARTS     a row's sum that steps only scale by factors of the row and add sums to is kept as each lane's part, and added up
@@ -52,6 +54,7 @@ RESERVE = 16
 BARRIER = 8
 DEPTH = 32  # bytes of one step of a product along its contracted axis
 COLUMNS, WIDEST = 8, 256
+LANES = Layout("lanes", (("warp", WARP),))
 PARTS = Layout("parts", (("lanes", 4),))  # of a quad: PTX ISA, wgmma, register fragments
 
 
@@ -69,7 +72,7 @@ def place_buffers(program: Program) -> Program:
     for role in program.roles:
         lanes = buffer_lanes((*shared, *role.buffers), constants)
         fragments = _fragments(role, shared, lanes)
-        layouts = fragments | dict.fromkeys(partial_rows(role), PARTS)
+        layouts = fragments | dict.fromkeys(partial_rows(role), PARTS) | dict.fromkeys(_vectors(role, k), LANES)
         buffers = tuple(replace(b, layout=layouts.get(b.name)) for b in role.buffers)
         if role.buffers and role.registers is not None:
             notes.append(_register_note(role, lanes))
@@ -126,6 +129,11 @@ def partial_rows(role: Role) -> list[str]:
             if isinstance(s, Compute) and any(isinstance(x, Reduce) for x in walk(s.value)):
                 summed.add(name)
     return [n for n in linear if linear[n] and n in summed]
+
+
+def _vectors(role: Role, k: str) -> list[str]:
+    """Rule KEYS."""
+    return [b.name for b in role.buffers if role.unit in THREADS and [a.name for a in b.axes] == [k]]
 
 
 def _linear(e: Expr, me: Read) -> bool:

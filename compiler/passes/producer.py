@@ -16,6 +16,7 @@ from tilec.ir.expr import ZERO, Expr, Int, Op, Var
 from tilec.ir.nodes import Bar, Cluster, Copy, For, If, Let, Load, Role, Seek, Stmt, Wait
 from tilec.ir.nodes import walk as statements
 from tilec.passes.rings import Position, Ring, for_instance
+from tilec.passes.searches import Searches
 from tilec.passes.tails import Tails
 from tilec.passes.work import Work
 
@@ -30,6 +31,7 @@ class Producer:
     tails: Tails
     instance: Var
     position: Position
+    searches: Searches | None = None
 
     def body(self) -> tuple[Stmt, ...]:
         """All that the producer does."""
@@ -44,6 +46,8 @@ class Producer:
         led = False
         for s in body:
             match s:
+                case Seek() if self.searches is not None and self.searches.last(s):
+                    out += (s, *self.searches.handed(self.work.number))
                 case Let() | Seek():
                     out.append(s)
                 case Load() if s.dst.buffer in self.rings:

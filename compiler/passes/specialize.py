@@ -14,6 +14,7 @@ changes.
     TURNOVER  parts of the next tile come before the end of one (see `turnover`: NUMBER, SCORES)
     WORK      `one`: a CTA has one tile.  `static`: tiles cta, cta + ctas, …  `dynamic`: the first is the CTA's own number, others
               are claimed from a counter (see `work`)
+    SEARCH    what a tile's searches find, the producer hands over (see `searches`), unless tiles begin ahead
     TRADE     registers per thread after setmaxnreg; all warpgroups together have what the CTA was launched with
 
 Sources: FlashAttention-3, Shah et al., arXiv 2407.08608, section 3.1; PTX ISA, mbarrier and setmaxnreg.
@@ -35,6 +36,7 @@ from tilec.passes.producer import Producer
 from tilec.passes.reuse import in_place
 from tilec.passes.rings import Position, Ring, check_walks, find_rings
 from tilec.passes.scope import fresh, key_axes
+from tilec.passes.searches import find_searches
 from tilec.passes.tails import find_tails
 from tilec.passes.tidy import tidy
 from tilec.passes.turnover import Ahead, turned
@@ -77,12 +79,17 @@ def specialize(program: Program, roles: Roles = Roles()) -> Program:
     leader = next(r for r in found if not r.own)
     work = work_of(program, roles.work, role.count, _rows(role, found))
     tails = find_tails(program, role, found)
+    named = program.with_(
+        buffers=(*program.buffers, *(r.buffer for r in found), *work.buffers),
+        barriers=(*program.barriers, *(b for r in found for b in (r.full, r.empty)), *work.barriers),
+    )
+    searches = find_searches(named, role, found, work.rows) if roles.ahead == "nothing" else None
     half, pass_on = fresh(program, "half", "turn")
     turn = Barrier(pass_on.name, "named", 2, role.count) if roles.turns and role.count > 1 else None
     shared = roles.queries == "shared"
-    produced = Producer(role, rings, work, tails, half, Position(work.steps, leader)).body()
+    produced = Producer(role, rings, work, tails, half, Position(work.steps, leader), searches).body()
     role = role if roles.ahead == "nothing" else in_place(role, key_axes(program)[1])
-    consumer = Consumer(role, rings, work, turn, shared, Position(work.steps, leader))
+    consumer = Consumer(role, rings, work, turn, shared, Position(work.steps, leader), searches)
     if roles.ahead == "nothing":
         consumed = consumer.body()
     else:
@@ -90,14 +97,14 @@ def specialize(program: Program, roles: Roles = Roles()) -> Program:
         consumed = consumer.around(tile, entry)
     kept = tuple(b for b in role.buffers if b.name not in rings or (rings[b.name].own and not shared))
     extra = (*((tails.landed,) if tails.used(produced) else ()), *(() if turn is None else (turn,)))
-    barriers = (*(b for r in found for b in (r.full, r.empty)), *work.barriers, *extra)
+    handed = ((), ()) if searches is None else (searches.buffers, searches.barriers)
     return tidy(
         program.with_(
             extents=(*program.extents, *work.extents),
             tensors=(*program.tensors, *work.tensors),
             grid=replace(program.grid, ctas=work.ctas),
-            buffers=(*program.buffers, *(r.buffer for r in found), *work.buffers),
-            barriers=(*program.barriers, *barriers),
+            buffers=(*named.buffers, *handed[0]),
+            barriers=(*named.barriers, *handed[1], *extra),
             roles=(
                 Role("producer", "warp", 1, produced, registers=few),
                 replace(role, body=consumed, buffers=kept, registers=many),

@@ -5,6 +5,7 @@ In order, a warpgroup awaits the last product of a tile, stores, receives the nu
 
     NUMBER   the number of the next tile is received, and what costs of its scalars is computed, while the last product of this
              one runs: the block map, and what is fetched.  Others wait until registers are free
+    VECTORS  values of keys that are not multiplied are loaded by the tile that uses them
     SCORES   the first scores of the next tile are issued behind the last product of this one, which is then awaited alone: they
              are made while this tile is divided by its sums and stored.  Registers of scores and queries are free by then.  A
              tile without keys has no last product, and none ahead of it
@@ -83,6 +84,7 @@ def find_parts(c: Consumer, program: Program, ahead: Ahead) -> Parts | None:
     assert isinstance(prologue, Cluster) and isinstance(epilogue, Cluster)
     queries = tuple(s for s in others if isinstance(s, Load) and s.dst.buffer in c.rings)
     first = next(n for n, s in enumerate(prologue.body) if isinstance(s, Await))
+    vectors = [s for s in prologue.body[:first] if isinstance(s, Load) and s.dst.buffer not in c.rings]
     *values, awaited = epilogue.body
     assert isinstance(awaited, Await)
     early = _early(scalars, free_vars(steps.cond) if ahead == "scores" else frozenset())
@@ -96,8 +98,8 @@ def find_parts(c: Consumer, program: Program, ahead: Ahead) -> Parts | None:
         kept,
         steps.cond,
         not free_vars(steps.cond) & apart and not any(isinstance(s, Seek) for s in scalars),
-        prologue.body[:first],
-        prologue.body[first + 1 :],
+        tuple(s for s in prologue.body[:first] if s not in vectors),
+        (*vectors, *prologue.body[first + 1 :]),
         tuple(loops),
         tuple(values),
         awaited,

@@ -64,6 +64,12 @@ def mask_class(attn: Attention) -> MaskClass:
     return "full" if min(early, late) > 0.9 else "even"
 
 
+def data_decides(attn: Attention) -> bool:
+    """Whether it depends on tensors which keys a row tile sees: bounds through a nondecreasing param."""
+    first, keys = Var(f"{attn.q}_first"), Var(f"{attn.k}_extent")
+    return bool(k_bounds(normal_of(attn), first, add(first, ROWS - 1), keys, attn.assumes).seeks)
+
+
 def score_class(attn: Attention) -> ScoreClass:
     """The class of the kernel's score lines."""
     if any(isinstance(e, Op) and e.name in TRANSCENDENTAL for line in attn.scores for e in walk(line)):

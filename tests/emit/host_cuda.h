@@ -205,6 +205,15 @@ static inline int __shfl_sync(unsigned, int x, int from) {
   host::exchange<1>({(unsigned)x}, [&](const unsigned (&w)[32][12]) { y = (int)w[from][0]; });
   return y;
 }
+static inline float __shfl_sync(unsigned, float x, int from) { return host::as_float(__shfl_sync(0, (int)host::as_word(x), from)); }
+static inline unsigned __ballot_sync(unsigned, bool x) {
+  unsigned y = 0;
+  host::exchange<1>({(unsigned)x}, [&](const unsigned (&w)[32][12]) {
+    for (int i = 0; i < 32; ++i) y |= w[i][0] << i;
+  });
+  return y;
+}
+static inline int __ffs(unsigned x) { return __builtin_ffs((int)x); }
 static inline float __fdividef(float x, float y) { return x / y; }
 static inline float __host_expf(float x) { return expf(x); }
 static inline float __host_logf(float x) { return logf(x); }

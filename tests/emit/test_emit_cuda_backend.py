@@ -221,10 +221,6 @@ REFUSED = {
         "E0914", "has 5",
     ),
     "value is a key": (spec(value="K"), "E0914", "one user"),
-    "a bias of keys": (spec("bias Bt[b, k] : f32", "score s = s + Bt[b, k]"), "E0914", "no thread of"),
-    "documents": (
-        spec("param doc[b, k] : i32 nondecreasing", "mask doc[b, q] == doc[b, k]"), "E0914", "no thread of"
-    ),
     "no live key": (spec("mask k > q + N + M"), "E0811", None),
 }  # fmt: skip
 

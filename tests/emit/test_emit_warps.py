@@ -143,14 +143,18 @@ RUN = {
                d="d : 40", dtype="f16", schedule=""),
         WarpOptions(2), {"B": 2, "M": 70, "N": 70},
     ),
+    "searches, 32 rows": (kit.SPECS["documents"], WarpOptions(2), {"B": 2, "M": 70, "N": 90}),
+    "values of keys and rows, 80 keys": (
+        kit.SPECS["values of keys and rows"], WarpOptions(4), {"B": 2, "M": 70, "N": 190}, 80
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.skipif(host_cuda.COMPILER is None, reason="needs a C++ compiler")
 @pytest.mark.parametrize("name", RUN)
 def test_the_printed_kernel_is_right(name, tmp_path):
-    text, options, sizes = RUN[name]
-    program = kit.on_warps(text, options)["place_buffers"]
+    text, options, sizes, *keys = RUN[name]
+    program = kit.on_warps(text, options, 64, *keys)["place_buffers"]
     attn = kit.attention(text)
     inputs = make_inputs(attn, sizes, 0, "normal")
     env = {**sizes, **dict(program.tile)}
