@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from tilec.backends.runtime.signature import Signature
     from tilec.ir.attention import Attention
     from tilec.schedule import Schedule
+    from tilec.targets.gfx942.emulator import Run as EmulatorRun
 
 Feature = Literal["aligned", "unit", "round", "short"]
 
@@ -191,6 +192,24 @@ class Differentiable(Launcher, Protocol):
         ...
 
 
+class Emulated(Protocol):
+    """A kernel's machine code on the CPU: an emulator of the target runs it on CPU tensors, so that it can be checked where
+    no such device is.  Called as a launcher is; `progress` is told how many of how many blocks are done.
+
+    Raises TargetFault E0906 for a call of more than `most_blocks` blocks."""
+
+    def __call__(
+        self,
+        bound: Bound,
+        tensors: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+        *,
+        most_blocks: int,
+        order_seed: int | None,
+        progress: Callable[[int, int], None],
+    ) -> Sequence[EmulatorRun]: ...
+
+
 Load = Callable[[Artifact, "Signature", "torch.device"], Launcher]
 
 
@@ -201,6 +220,12 @@ def backend(name: str) -> Backend:
     if find_spec(f"tilec.backends.{name}") is None:
         raise TargetFault("E0910", f"this installation has no backend `{name}`")
     return cast("Backend", import_module(f"tilec.backends.{name}").BACKEND)
+
+
+def emulated(artifact: Artifact, signature: Signature) -> Emulated:
+    """An artifact's machine code in its target's emulator, by `load` of that backend's `emulate.py`."""
+    made = import_module(f"tilec.backends.{artifact.backend}.emulate").load(artifact, signature)
+    return cast("Emulated", made)
 
 
 def launch_half(name: str) -> Load:

@@ -14,7 +14,7 @@ import click
 
 from tilec.cli_options import BACKEND, JSON, KERNEL, SET, SHAPE, SPEC, TARGET, destination, kinds, peers, record
 from tilec.dsl.faults import Fault, Faults
-from tilec.terminal import as_data, faults_of, progress, report, show_json, show_table
+from tilec.terminal import as_data, bar, faults_of, progress, report, show_json, show_table
 
 if TYPE_CHECKING:
     from tilec.frontend import Spec
@@ -351,13 +351,13 @@ def verify(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Runs a spec on a target and compares with the float64 oracle."""
+    """Runs a spec on a target and compares with the float64 oracle; gfx942's machine code in an emulator where no such GPU is."""
     from tilec.frontend import read_spec
     from tilec.route import check_spec
     from tilec.verify_spec import as_table, verify_kernel
 
     spec = read_spec(path)
-    with progress("loading") as say:
+    with bar() as say:
         name = target or _device_target()
         check_spec(spec, name, backend)
         outcomes = [

@@ -13,7 +13,7 @@ from tilec.frontend import Spec, bind, read_spec
 from tilec.ir.attention import Attention
 from tilec.shapes import call_sizes, small_shapes
 from tilec.terminal import progress, show_table
-from tilec.verify_spec import Trial, run_forward
+from tilec.verify_spec import Case, Trial, run_forward
 
 EXAMPLES = ("causal_gqa", "window_sinks", "documents", "softcap_alibi", "dilated", "packed_varlen", "chunked")
 FOLDER = Path(__file__).resolve().parent.parent / "examples"
@@ -50,7 +50,7 @@ def run_example(spec: Spec, attn: Attention, name: str, device: Any) -> Line:
     kernel = load(Path(spec.source.path), kernel=attn.name, target=name)
     sizes = sizes_for(attn, CHECKED["gpu" if on_gpu else "cpu"])
     bound = bind(attn, {n: sizes[n] for n in kernel.signature.constants})
-    reports = run_forward(Trial(kernel, bound, device, sizes, "normal", units=units_of(target(name))))
+    reports = run_forward(Trial(kernel, device, Case(bound, sizes, "normal", units=units_of(target(name)))))
     share = max(r.error_max / r.allowed_max for r in reports)
     line = Line(attn.name, name, sizes, all(r.ok for r in reports), share)
     return timed(line, kernel, bound, device) if on_gpu else line

@@ -6,7 +6,7 @@ Outputs are poisoned with NaN first, so that an element never written cannot pas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -21,12 +21,15 @@ if TYPE_CHECKING:
     from tilec.backends.runtime.kernel import Kernel
     from tilec.oracle.numerics import Report
 
+EMULATED = frozenset({"gfx942"})  # targets whose machine code can be run here
+Progress = Callable[[str, int, int], None]  # what goes on, and how much of how much is done
 OFFSET = 3  # of the dropout's counter: not 0, so that a call that forgets it is found
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One call.  `reports`: one for each output and each gradient; `note`: what could not be tried."""
+    """One call.  `reports`: one for each output and each gradient; `note`: what could not be tried, or what ran;
+    `findings`: what an emulator has against the machine code."""
 
     kernel: str
     target: str
@@ -34,10 +37,11 @@ class Outcome:
     style: str
     reports: tuple[Report, ...]
     note: str = ""
+    findings: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
-        return all(r.ok for r in self.reports)
+        return all(r.ok for r in self.reports) and not self.findings
 
     def to_data(self) -> dict[str, Any]:
         """JSON values."""
@@ -60,17 +64,16 @@ class Outcome:
             "style": self.style,
             "ok": self.ok,
             "note": self.note,
+            "findings": list(self.findings),
             "outputs": outputs,
         }
 
 
 @dataclass(frozen=True)
-class Trial:
-    """A kernel on a device and one set of random inputs.  `attn` has its constants bound; `seed` is of inputs and dropout."""
+class Case:
+    """One set of random inputs of a kernel.  `attn` has its constants bound; `seed` is of inputs and dropout."""
 
-    kernel: Kernel
     attn: Attention
-    device: Any
     sizes: Mapping[str, int]
     style: Any
     seed: int = 0
@@ -81,6 +84,25 @@ class Trial:
         from tilec.oracle.inputs import make_inputs
 
         return make_inputs(self.attn, self.sizes, self.seed, self.style, fnuz=self.units.fnuz)
+
+    def poisoned(self, inputs: Mapping[str, Any], names: Iterable[str], device: str) -> dict[str, Any]:
+        """Outputs as tensors on a device, full of NaN."""
+        import numpy as np
+
+        from tilec.oracle.dtypes import numpy_dtype
+        from tilec.oracle.layout import bind as bind_call
+        from tilec.oracle.tensors import to_torch
+
+        call = bind_call(self.attn, inputs, self.sizes)
+        dtypes = {n: numpy_dtype(self.attn.tensor(n).dtype, fnuz=self.units.fnuz) for n in names}
+        return to_torch({n: np.full(call.shape(n), np.nan, np.float32).astype(t) for n, t in dtypes.items()}, device)
+
+    def compared(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> tuple[Report, ...]:
+        """Outputs (tensors) against the oracle."""
+        from tilec.oracle.numerics import verify
+        from tilec.oracle.tensors import from_torch
+
+        return tuple(verify(self.attn, inputs, from_torch(outputs), **self.how).values())
 
     @property
     def how(self) -> dict[str, Any]:
@@ -93,27 +115,29 @@ class Trial:
         return {"seed": self.seed, "offset": OFFSET} if self.attn.dropout else {}
 
 
+@dataclass(frozen=True)
+class Trial:
+    """A kernel on a device, and a case to run it on."""
+
+    kernel: Kernel
+    device: Any
+    case: Case
+
+
 def run_forward(trial: Trial) -> tuple[Report, ...]:
     """One call into poisoned outputs, each compared."""
-    import numpy as np
     import torch
 
-    from tilec.oracle.dtypes import numpy_dtype
-    from tilec.oracle.layout import bind as bind_call
-    from tilec.oracle.numerics import verify
-    from tilec.oracle.tensors import from_torch, to_torch
+    from tilec.oracle.tensors import to_torch
 
-    kernel, attn, device = trial.kernel, trial.attn, str(trial.device)
-    inputs = trial.inputs()
-    call = bind_call(attn, inputs, trial.sizes)
-    names = [o.name for o in kernel.signature.outputs]
-    dtypes = {n: numpy_dtype(attn.tensor(n).dtype, fnuz=trial.units.fnuz) for n in names}
-    outputs = to_torch({n: np.full(call.shape(n), np.nan, np.float32).astype(dtypes[n]) for n in names}, device)
+    kernel, case, device = trial.kernel, trial.case, str(trial.device)
+    inputs = case.inputs()
+    outputs = case.poisoned(inputs, [o.name for o in kernel.signature.outputs], device)
     tensors = to_torch(inputs, device)
-    out = tuple(outputs[n] for n in names)
+    out = tuple(outputs.values())
     with torch.no_grad():
-        kernel(*(tensors[n] for n in kernel.signature.names), out=out if len(out) > 1 else out[0], **trial.dropping)
-    return tuple(verify(attn, inputs, from_torch(outputs), **trial.how).values())
+        kernel(*(tensors[n] for n in kernel.signature.names), out=out if len(out) > 1 else out[0], **case.dropping)
+    return case.compared(inputs, outputs)
 
 
 def run_backward(trial: Trial) -> tuple[Report, ...]:
@@ -125,22 +149,22 @@ def run_backward(trial: Trial) -> tuple[Report, ...]:
     from tilec.oracle.numerics import verify_gradients
     from tilec.oracle.tensors import from_torch, to_torch
 
-    kernel = trial.kernel
+    kernel, case = trial.kernel, trial.case
     names = kernel.signature.gradients
     if not names:
         return ()
-    inputs = trial.inputs()
+    inputs = case.inputs()
     tensors = to_torch(inputs, str(trial.device))
     for name in names:
         tensors[name].requires_grad_()
-    results = kernel(*(tensors[n] for n in kernel.signature.names), **trial.dropping)
+    results = kernel(*(tensors[n] for n in kernel.signature.names), **case.dropping)
     outputs = results if isinstance(results, tuple) else (results,)
-    generator = torch.Generator().manual_seed(trial.seed)
+    generator = torch.Generator().manual_seed(case.seed)
     slopes = [torch.randn(o.shape, generator=generator).to(device=o.device, dtype=o.dtype) for o in outputs]
     found = torch.autograd.grad(outputs, [tensors[n] for n in names], slopes)
     got = from_torch(dict(zip(names, found, strict=True)))
     given = from_torch({str(i): s.float() for i, s in enumerate(slopes)})
-    reports = verify_gradients(trial.attn, inputs, given["0"], got, given.get("1"), **trial.how)
+    reports = verify_gradients(case.attn, inputs, given["0"], got, given.get("1"), **case.how)
     return tuple(reports.values())
 
 
@@ -153,11 +177,12 @@ def verify_kernel(
     constants: Mapping[str, int] | None = None,
     shape: Mapping[str, int] | None = None,
     seed: int = 0,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = lambda what, done, total: None,
 ) -> Iterator[Outcome]:
     """Outcomes over shapes and input styles; `shape` fixes extents, else several small ones are tried.
 
-    Raises TargetFault E0906 for a target that is neither the CPU nor this machine's GPU."""
+    A target that no device here is, but whose machine code can be emulated, is (see `verify_emulated`).  Raises TargetFault
+    E0906 for a target that is neither that, nor the CPU, nor this machine's GPU."""
     import torch
 
     from tilec.backends.runtime import device as devices
@@ -166,22 +191,31 @@ def verify_kernel(
     from tilec.targets import target
 
     device = torch.device("cpu") if target_name == "cpu" else devices.first()
+    fixed = dict(constants or {})
+    if devices.target_of(device) != target_name and target_name in EMULATED:
+        from tilec.verify_emulated import verify_emulated
+
+        yield from verify_emulated(
+            spec, attn, target_name, backend=backend, constants=fixed, shape=shape, seed=seed, progress=progress
+        )
+        return
     if devices.target_of(device) != target_name:
         raise TargetFault(
             "E0906",
             f"this machine cannot run {target_name}",
             note=f"it has {devices.describe(device)}",
-            hint="`--target cpu` runs the tile program in the interpreter",
+            hint="`--target cpu` runs the tile program in the interpreter, `--target gfx942` machine code in an emulator",
         )
-    fixed = dict(constants or {})
     options: dict[str, Any] = {"kernel": attn.name, "target": target_name, "backend": backend, **fixed}
     kernel = load(Path(spec.source.path), **options)
     machine = target(target_name)
-    for sizes in small_shapes(bind(attn, fixed), shape):
+    shapes = [*small_shapes(bind(attn, fixed), shape)]
+    styles = get_args(Style)
+    for number, sizes in enumerate(shapes):
         bound = bind(attn, {n: v for n, v in {**sizes, **fixed}.items() if n in kernel.signature.constants})
-        for style in get_args(Style):
-            progress(f"{attn.name} on {target_name}: {', '.join(f'{n}={v}' for n, v in sizes.items())}, {style} inputs")
-            trial = Trial(kernel, bound, device, sizes, style, seed, units_of(machine))
+        for n, style in enumerate(styles):
+            progress(said(attn, target_name, sizes, style), number * len(styles) + n, len(shapes) * len(styles))
+            trial = Trial(kernel, device, Case(bound, sizes, style, seed, units_of(machine)))
             reports, note = run_forward(trial), ""
             try:
                 reports += run_backward(trial)
@@ -192,8 +226,13 @@ def verify_kernel(
             yield Outcome(attn.name, target_name, sizes, style, reports, note)
 
 
+def said(attn: Attention, target_name: str, sizes: Mapping[str, int], style: str) -> str:
+    """A case in words."""
+    return f"{attn.name} on {target_name}: {', '.join(f'{n}={v}' for n, v in sizes.items())}, {style} inputs"
+
+
 def as_table(outcomes: list[Outcome]) -> Any:
-    """Outcomes as a rich table: one line per output of a call."""
+    """Outcomes as a rich table: one line per output of a call, and one per finding."""
     from rich.table import Table
 
     table = Table()
@@ -206,4 +245,6 @@ def as_table(outcomes: list[Outcome]) -> Any:
             table.add_row(
                 o.kernel, o.target, sizes, o.style, r.name, *figures, r.complaint or f"ok{o.note and ', '}{o.note}"
             )
+        for f in o.findings:
+            table.add_row(o.kernel, o.target, sizes, o.style, "", "", "", "", "", f)
     return table

@@ -8,7 +8,7 @@ Bits of scalar registers count one by one, since masks of lanes are kept there.
 from __future__ import annotations
 
 from tilec.targets.gfx942.emulator.operands import EXEC, SCALARS, SCC, VECTORS, Operand, operand
-from tilec.targets.gfx942.emulator.step import Step
+from tilec.targets.gfx942.emulator.step import Step, vectors
 from tilec.targets.gfx942.emulator.wave import ALL, Wave, lanes_of, mask_of
 
 WORD = 0xFFFFFFFF
@@ -17,8 +17,6 @@ WORD = 0xFFFFFFFF
 def flow(w: Wave, step: Step) -> str:
     """Moves undefinedness through a step that touches an undefined register; a complaint where it arrives at a sink."""
     complaint = _sinks(w, step)
-    if not w.suspect and step.reads & w.unknown:
-        w.suspect = f"read undefined at {step.source.address:#x} `{step.source.text}`"
     kind = step.flow
     if kind == "none":
         return complaint
@@ -41,13 +39,30 @@ def flow(w: Wave, step: Step) -> str:
         lanes |= mask_of(lanes_of(lanes)[step.takes(w)])
     if kind == "vector" and step.scalar_reads & w.unknown >> VECTORS:
         lanes = ALL
-    for r in step.vector_writes:
-        set_lanes(w, r, w.undefined[r] & ~active | lanes & active)
+    if not w.suspect and lanes & active:
+        w.suspect = f"read undefined at {step.source.address:#x} `{step.source.text}`"
+    if step.parts:
+        _by_part(w, step, active)
+    else:
+        for r in step.vector_writes:
+            set_lanes(w, r, w.undefined[r] & ~active | lanes & active)
     if step.scalar_writes:
         found = [n for n in range(SCALARS + 1) if step.scalar_writes >> n & 1]
         for n in found:
             set_bits(w, n, (lanes & active) >> (32 * (n - found[0])) & WORD if n != SCC else 0)
     return complaint
+
+
+def _by_part(w: Wave, step: Step, active: int) -> None:
+    """Each register of the result depends on some of what is read."""
+    found = []
+    for r, mask in step.parts:
+        lanes = ALL if mask >> VECTORS & w.unknown >> VECTORS else 0
+        for n in vectors(mask & w.unknown):
+            lanes |= w.undefined[n]
+        found.append((r, lanes))
+    for r, lanes in found:
+        set_lanes(w, r, w.undefined[r] & ~active | lanes & active)
 
 
 def set_lanes(w: Wave, register: int, lanes: int) -> None:

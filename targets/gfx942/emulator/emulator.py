@@ -12,7 +12,7 @@ the machine has them; time is not, and other blocks run before or after, never b
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -32,7 +32,18 @@ CODE_BASE = 0x10000000
 LIMIT = 5_000_000  # instructions of a wave
 LDS_MOST = 65536
 XCCS = 8
-Value = Array | int | float | bytes | None
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """A pointer argument that is not to an array's first byte.  `name` is the buffer's in findings."""
+
+    array: Array
+    offset: int = 0  # bytes
+    name: str = ""
+
+
+Value = Array | Pointer | int | float | bytes | None
 
 
 @dataclass(frozen=True)
@@ -87,10 +98,12 @@ class Emulator:
         only_blocks: Iterable[Block] | None = None,
         trace: bool = False,
         limit: int = LIMIT,
+        progress: Callable[[int], None] = lambda done: None,
     ) -> Run:
         """Runs a kernel.  `grid` is in blocks, `block` in threads, `lds` bytes of dynamic LDS beside the kernel's own.
 
-        `only_blocks`: these alone.  Raises BadArguments, and Unsupported for an instruction that the emulator does not know."""
+        `only_blocks`: these alone.  `progress` is told how many blocks are done.  Raises BadArguments, and Unsupported for an
+        instruction that the emulator does not know."""
         k = self.code.kernels[kernel]
         threads = block[0] * block[1] * block[2]
         if not 0 < threads <= k.most_threads:
@@ -104,7 +117,8 @@ class Emulator:
         where = memory.place("kernel arguments", packed, writable=False)
         log = Log()
         every = ((x, y, z) for z in range(grid[2]) for y in range(grid[1]) for x in range(grid[0]))
-        for place in every if only_blocks is None else only_blocks:
+        for done, place in enumerate(every if only_blocks is None else only_blocks):
+            progress(done)
             linear = place[0] + grid[0] * (place[1] + grid[1] * place[2])
             group = Workgroup(self._code, memory, k.lds + lds, place, linear % XCCS, log)
 
@@ -162,7 +176,11 @@ def _pack(k: Kernel, args: Sequence[Value], memory: Memory, grid: Block, block: 
     out = np.zeros((k.kernarg_size + 15) // 16 * 16, np.uint8)
     for n, (a, value) in enumerate(zip(explicit, args, strict=True)):
         name = a.name or f"argument {n}"
-        data = _bytes(name, a, memory.place(name, value) if isinstance(value, np.ndarray) else value)
+        if isinstance(value, np.ndarray):
+            value = Pointer(value)
+        if isinstance(value, Pointer):
+            value = memory.place(value.name or name, value.array) + value.offset
+        data = _bytes(name, a, value)
         out[a.offset : a.offset + a.size] = np.frombuffer(data, np.uint8)
     hidden: dict[str, int] = {}
     for n, axis in enumerate("xyz"):
@@ -170,8 +188,8 @@ def _pack(k: Kernel, args: Sequence[Value], memory: Memory, grid: Block, block: 
     hidden["hidden_grid_dims"] = 3
     for a in k.arguments:
         if a.kind.startswith("hidden_"):
-            value = hidden.get(a.kind, 0).to_bytes(8, "little")[: a.size].ljust(a.size, b"\0")
-            out[a.offset : a.offset + a.size] = np.frombuffer(value, np.uint8)
+            said = hidden.get(a.kind, 0).to_bytes(8, "little")[: a.size].ljust(a.size, b"\0")
+            out[a.offset : a.offset + a.size] = np.frombuffer(said, np.uint8)
     return out
 
 

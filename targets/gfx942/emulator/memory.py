@@ -31,8 +31,13 @@ class Memory:
         self.bases: list[int] = []
 
     def place(self, name: str, array: Array, *, writable: bool = True, base: int | None = None) -> int:
-        """Gives an array an address, and returns it.  Any shape, strides that reach every byte once; ValueError else."""
+        """Gives an array an address, and returns it; the same memory again has the same address.
+
+        Any shape, strides that reach every byte once; ValueError else."""
         data = _flat(array)
+        for known in self.buffers:
+            if known.data.ctypes.data == data.ctypes.data and len(known.data) == len(data) and len(data):
+                return known.base
         if base is None:
             base = BASE + GAP * (len(self.buffers) + 1)
         buffer = Buffer(name, base, data, writable)

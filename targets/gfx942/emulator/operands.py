@@ -66,6 +66,16 @@ class Operand:
         return 0
 
     @property
+    def low(self) -> Operand:
+        """The first register of a pair; a constant as it is."""
+        return Operand(self.kind, self.first) if self.kind in "vs" else self
+
+    @property
+    def high(self) -> Operand:
+        """The second register of a pair; a constant as it is."""
+        return Operand(self.kind, self.first + 1) if self.kind in "vs" else self
+
+    @property
     def registers(self) -> range:
         """Numbers of its vector registers."""
         return range(self.first, self.first + self.count) if self.kind == "v" else range(0)

@@ -40,6 +40,7 @@ class Step:
     accumulator: Operand | None = None
     counter: str = ""  # vm or lgkm: the counter that a memory operation raises
     loads: bool = False  # whether its writes arrive later
+    parts: tuple[tuple[int, int], ...] = ()  # (register written, set of registers it depends on), where not on all read
     takes: Callable[[Wave], Array] | None = None  # the lane that each lane reads, where `flow` is lanes
     noted: bool = field(init=False)  # whether rules of wait states start from it
     guarded: bool = field(init=False)  # whether it must not follow closely on what wrote a vector register

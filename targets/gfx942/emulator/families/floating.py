@@ -14,7 +14,7 @@ from tilec.targets.gfx942.emulator.families import Builder, Family
 from tilec.targets.gfx942.emulator.families.vector import lanewise, vector_step
 from tilec.targets.gfx942.emulator.operands import Operand, Unsupported
 from tilec.targets.gfx942.emulator.sources import Get, raw, source
-from tilec.targets.gfx942.emulator.step import Step, operands_of
+from tilec.targets.gfx942.emulator.step import Step, operands_of, union
 from tilec.targets.gfx942.emulator.wave import Wave
 from tilec.targets.gfx942.listing import Instruction
 
@@ -67,14 +67,18 @@ def _packed(f: Any, sources: int) -> Builder:
             w.write(first, one)
             w.write(first + 1, two)
 
-        return vector_step(x, run, dst, srcs)
+        step = vector_step(x, run, dst, srcs)
+        step.parts = tuple(
+            (first + side, union(*(s.high if pick[n] else s.low for n, s in enumerate(srcs))))
+            for side, pick in enumerate((low, high))
+        )
+        return step
 
     return build
 
 
 def _half(x: Operand, pick: int, *, negative: int) -> Get:
-    one = Operand(x.kind, x.first + pick) if x.kind in "vs" else x
-    bits = raw(one)
+    bits = raw(x.high if pick else x.low)
     if negative:
         return lambda w: -bits(w).view(F32)
     return lambda w: bits(w).view(F32)
@@ -84,9 +88,8 @@ def _pick(x: Instruction) -> Step:
     """v_pk_mov_b32: each half of dst is a half of one source."""
     dst, a, b = operands_of(x)
     picks = x.bits("op_sel", (0, 0))
-    gets = [
-        raw(Operand(s.kind, s.first + pick) if s.kind in "vs" else s) for s, pick in zip((a, b), picks, strict=True)
-    ]
+    chosen = [s.high if pick else s.low for s, pick in zip((a, b), picks, strict=True)]
+    gets = [raw(s) for s in chosen]
     first = dst.first
 
     def run(w: Wave) -> None:
@@ -94,7 +97,9 @@ def _pick(x: Instruction) -> Step:
         w.write(first, one)
         w.write(first + 1, two)
 
-    return vector_step(x, run, dst, [a, b])
+    step = vector_step(x, run, dst, [a, b])
+    step.parts = (first, chosen[0].mask), (first + 1, chosen[1].mask)
+    return step
 
 
 def _packed_half(f: Any, sources: int) -> Builder:

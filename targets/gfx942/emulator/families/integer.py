@@ -10,7 +10,7 @@ from tilec.targets.gfx942.emulator.families import Builder, Family
 from tilec.targets.gfx942.emulator.families.vector import lanewise, vector_step
 from tilec.targets.gfx942.emulator.operands import VECTORS, Operand
 from tilec.targets.gfx942.emulator.sources import destination, source
-from tilec.targets.gfx942.emulator.step import Step, operands_of
+from tilec.targets.gfx942.emulator.step import Step, operands_of, union
 from tilec.targets.gfx942.emulator.wave import LANES, Wave, lanes_of, mask_of
 from tilec.targets.gfx942.listing import Instruction
 
@@ -127,6 +127,7 @@ def _mad64(x: Instruction) -> Step:
 
     step = vector_step(x, run, dst, [a, b, c])
     step.writes |= carry.mask
+    step.parts = (dst.first, union(a, b, c.low)), (dst.first + 1, union(a, b, c))
     step.settle()
     return step
 
@@ -144,7 +145,9 @@ def _count_below(x: Instruction) -> Step:
 def _move64(x: Instruction) -> Step:
     dst, src = operands_of(x)
     get, put = source(x, 0, src, "U"), destination(x, dst, "U")
-    return vector_step(x, lambda w: put(w, get(w)), dst, [src])
+    step = vector_step(x, lambda w: put(w, get(w)), dst, [src])
+    step.parts = (dst.first, src.low.mask), (dst.first + 1, src.high.mask)
+    return step
 
 
 def _swap(x: Instruction) -> Step:
@@ -158,6 +161,14 @@ def _swap(x: Instruction) -> Step:
     step = vector_step(x, run, a, [a, b])
     step.writes |= b.mask
     step.settle()
+    return step
+
+
+def _add64(x: Instruction) -> Step:
+    """v_lshl_add_u64: the low half of the sum does not depend on the high halves, for shifts of up to 4."""
+    step = lanewise(lambda a, b, c: (a << _wide(b & 7)) + c, "UuU", "U")(x)
+    dst, a, b, c = operands_of(x)
+    step.parts = (dst.first, union(a.low, b, c.low)), (dst.first + 1, union(a, b, c))
     return step
 
 
@@ -221,7 +232,7 @@ INTEGER: Family = {
     "v_add_lshl_u32": lanewise(lambda a, b, c: a + b << (c & 31), "uuu", "u"),
     "v_lshl_or_b32": lanewise(lambda a, b, c: a << (b & 31) | c, "uuu", "u"),
     "v_xad_u32": lanewise(lambda a, b, c: (a ^ b) + c, "uuu", "u"),
-    "v_lshl_add_u64": lanewise(lambda a, b, c: (a << _wide(b & 7)) + c, "UuU", "U"),
+    "v_lshl_add_u64": _add64,
     "v_bfe_u32": lanewise(_extract, "uuu", "u"),
     "v_bfe_i32": lanewise(_extract_signed, "uuu", "u"),
     "v_bfi_b32": lanewise(lambda a, b, c: a & b | ~a & c, "uuu", "u"),

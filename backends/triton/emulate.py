@@ -1,0 +1,79 @@
+"""Runs Triton's machine code for gfx942 on CPU tensors, in the emulator of `targets.gfx942`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilec.backends.base import Artifact
+from tilec.backends.runtime.cache import Store
+from tilec.backends.runtime.checks import Bound
+from tilec.backends.runtime.settings import settings
+from tilec.backends.runtime.signature import Signature
+from tilec.backends.triton.build import compile_kernel
+from tilec.backends.triton.launch import order_of, scalars, source_of
+from tilec.dsl.faults import TargetFault
+from tilec.targets.gfx942.codeobject import read
+from tilec.targets.gfx942.emulator import Emulator, Pointer, Run
+
+SCRATCH = (None, None)  # Triton's last two arguments: global and profile scratch, which these kernels do not use
+
+
+def load(artifact: Artifact, signature: Signature) -> EmulatedKernel:
+    """`Emulated` of `backends.base`."""
+    return EmulatedKernel(artifact, signature)
+
+
+class EmulatedKernel:
+    """One compiled kernel; compiles at once, decodes at the first call."""
+
+    def __init__(self, artifact: Artifact, signature: Signature) -> None:
+        self.artifact, self.signature = artifact, signature
+        chosen = settings()
+        name, source = source_of(artifact)
+        aligned = "aligned" in artifact.variant.features
+        store = Store(chosen.cache, chosen.lock_wait)
+        self.compiled = compile_kernel(name, source, artifact.metadata, artifact.target, aligned=aligned, store=store)
+        self.emulator = Emulator(read(self.compiled.asm["hsaco"]))
+        self.order = order_of(artifact, signature)
+
+    def __call__(
+        self,
+        bound: Bound,
+        tensors: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        *,
+        most_blocks: int,
+        order_seed: int | None,
+        progress: Callable[[int, int], None],
+    ) -> tuple[Run, ...]:
+        values, blocks = scalars(self.artifact, self.signature, bound)
+        if blocks > most_blocks:
+            raise TargetFault(
+                "E0906",
+                f"this call has {blocks} blocks; the emulator of {self.artifact.target} takes up to {most_blocks}",
+                hint="give a smaller --shape",
+            )
+        both: list[Tensor] = [*tensors, *outputs]
+        names = [a[2] for a in self.artifact.metadata["arguments"] if a[1] in ("pointer", "box")]
+        pointers = [pointer(both[i], name) for i, name in zip(self.order, names, strict=True)]
+        arguments: list[Any] = [*pointers, *values, *SCRATCH]
+        run = self.emulator.launch(
+            self.artifact.metadata["function"],
+            (blocks, 1, 1),
+            (64 * self.artifact.metadata["warps"], 1, 1),
+            arguments,
+            lds=self.compiled.metadata.shared,
+            order_seed=order_seed,
+            progress=lambda done: progress(done, blocks),
+        )
+        return (run,)
+
+
+def pointer(t: Tensor, name: str) -> Pointer:
+    """A CPU tensor's first element, in all of its storage."""
+    storage = torch.tensor([], dtype=torch.uint8).set_(t.detach().untyped_storage())
+    return Pointer(storage.numpy(), t.storage_offset() * t.element_size(), name)

@@ -1,0 +1,112 @@
+"""`tilec verify` for a target that no device here is: the machine code itself runs, in the target's emulator.
+
+Beside the oracle's verdict on the outputs, every finding of the emulator is a failure: a missing wait or barrier may well give
+the right numbers here.  Each artifact that a generated module would hold is run, the shapes and input styles in turn, with
+the waves in a random order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import cycle
+from typing import get_args
+
+import torch
+
+from tilec.backends.base import Artifact, Emulated, Variant, emulated, usual
+from tilec.backends.runtime.cache import Store
+from tilec.backends.runtime.checks import bind as bind_call
+from tilec.backends.runtime.kernel import clear
+from tilec.backends.runtime.settings import settings
+from tilec.backends.runtime.signature import Signature
+from tilec.dsl.faults import Fault, Faults
+from tilec.frontend import Spec, bind
+from tilec.ir.attention import Attention
+from tilec.jit import Compiler
+from tilec.oracle.inputs import Style
+from tilec.oracle.tensors import to_torch
+from tilec.oracle.units import units_of
+from tilec.shapes import small_shapes
+from tilec.signature_of import signature_of
+from tilec.targets import target
+from tilec.targets.gfx942.emulator import Run
+from tilec.verify_spec import OFFSET, Case, Outcome, Progress, said
+
+MOST_BLOCKS = 256
+EVERY = 2  # of the small shapes, those tried
+
+
+def verify_emulated(
+    spec: Spec,
+    attn: Attention,
+    target_name: str,
+    *,
+    backend: str | None,
+    constants: Mapping[str, int],
+    shape: Mapping[str, int] | None,
+    seed: int,
+    progress: Progress,
+) -> Iterator[Outcome]:
+    """Outcomes over shapes with an input style each, of the artifact for usual tensors; last of the one for any tensors.
+
+    Raises what compiling raises, TargetFault E0906 for a shape of too many blocks."""
+    chosen = settings()
+    compiler = Compiler(spec, attn, backend or chosen.backend, Store(chosen.cache, chosen.lock_wait))
+    signature, units = signature_of(attn, spec.source), units_of(target(target_name))
+    best = usual(compiler.features(target_name))
+    shapes = [*small_shapes(bind(attn, constants), shape)][:: 1 if shape else EVERY]
+    loaded: dict[tuple[str, Variant], Emulated] = {}
+    cases = [(sizes, best) for sizes in shapes] + [(sizes, frozenset[str]()) for sizes in shapes[-1:]]
+    for (sizes, features), style in zip(cases, cycle(get_args(Style)), strict=False):
+        known = {n: v for n, v in {**sizes, **constants}.items() if n in signature.constants}
+        case = Case(bind(attn, known), sizes, style, seed, units)
+        what = said(attn, target_name, sizes, style)
+        progress(f"{what}: compiling", 0, 1)
+        call = _Call(case, signature, target_name)
+        wanted = features if features == best else frozenset[str]()
+        artifact = _artifact(compiler, target_name, Variant(tuple(known.items()), wanted & call.features))
+        key = None if artifact is None else (artifact.backend, artifact.variant)
+        if artifact is None or key is None or (features != best and key in loaded):
+            continue
+        if key not in loaded:
+            loaded[key] = emulated(artifact, signature)
+        yield call.run(loaded[key], artifact, partial(progress, what))
+
+
+def _artifact(compiler: Compiler, target_name: str, variant: Variant) -> Artifact | None:
+    """None where no backend compiles a variant for any tensors."""
+    try:
+        return compiler.artifact(target_name, variant)
+    except (Fault, Faults):
+        if variant.features:
+            raise
+        return None
+
+
+class _Call:
+    """Tensors of a case, bound as a call of the runtime would bind them."""
+
+    def __init__(self, case: Case, signature: Signature, target_name: str) -> None:
+        self.case, self.inputs = case, case.inputs()
+        self.outputs = case.poisoned(self.inputs, [o.name for o in signature.outputs], "cpu")
+        tensors = to_torch(self.inputs, "cpu")
+        self.arguments = [tensors[n] for n in signature.names]
+        self.results = list(self.outputs.values())
+        self.bound = bind_call(signature, self.arguments, target_name, self.results)
+        self.features = self.bound.features
+        if signature.dropout:
+            self.arguments.append(torch.tensor([case.seed, OFFSET], dtype=torch.int64))
+        if self.bound.empty == "keys" or (signature.sequences[0].kind != "dense" and self.bound.empty == "no"):
+            clear(self.results)
+
+    def run(self, kernel: Emulated, artifact: Artifact, progress: Callable[[int, int], None]) -> Outcome:
+        case, runs = self.case, list[Run]()
+        if self.bound.empty == "no":
+            order = {"most_blocks": MOST_BLOCKS, "order_seed": case.seed}
+            runs += kernel(self.bound, self.arguments, self.results, **order, progress=progress)
+        count = sum(r.executed for r in runs)
+        note = f"{artifact.backend} ({artifact.variant}), {count:,} instructions emulated"
+        findings = tuple(str(f) for r in runs for f in r.findings)
+        reports = case.compared(self.inputs, self.outputs)
+        return Outcome(case.attn.name, artifact.target, case.sizes, case.style, reports, note, findings)
