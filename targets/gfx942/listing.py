@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 TOOLS = ("llvm-objdump-19", "llvm-objdump-20", "llvm-objdump-21", "llvm-objdump-22", "llvm-objdump")
@@ -92,7 +92,11 @@ def parse(text: str) -> Listing:
     out = []
     for line in text.splitlines():
         if found := LINE.match(line):
-            out.append(read_instruction(found[1], int(found[2], 16), 4 * len(found[3].split())))
+            words = found[3].split()
+            x = read_instruction(found[1], int(found[2], 16), 4 * len(words))
+            if x.name.startswith(("s_branch", "s_cbranch")):  # shown as a label where the file has one
+                x = replace(x, operands=(str(int(words[0], 16) & 0xFFFF),))
+            out.append(x)
     return Listing(tuple(out))
 
 

@@ -7,8 +7,9 @@ from emulator_kit import compiled, needs_clang
 
 from tilec.targets import target
 from tilec.targets.gfx942 import codeobject
+from tilec.targets.gfx942.emulator.decode import branch_target
 from tilec.targets.gfx942.emulator.families.control import waited
-from tilec.targets.gfx942.listing import read_instruction
+from tilec.targets.gfx942.listing import parse, read_instruction
 
 SOURCE = """
 #include "device.h"
@@ -89,6 +90,12 @@ TEXTS = {
 def test_an_instruction_reads_from_its_text(text):
     x = read_instruction(text)
     assert (x.name, x.form, x.operands, len(x.modifiers)) == TEXTS[text]
+
+
+def test_a_branch_to_a_label_goes_where_it_is_encoded():
+    text = "\ts_branch label_0196                      // 000000001A1C: BF820038 <label_0196>\n"
+    (x,) = parse(text).instructions
+    assert (x.operands, branch_target(x)) == (("56",), 0x1B00)
 
 
 def test_waits_in_words_and_encoded():
