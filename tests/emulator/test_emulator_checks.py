@@ -241,6 +241,25 @@ def test_wait_states_between_neighbours(lines):
     assert hazards([*before, "s_nop 1", last]) == []
 
 
+def test_a_later_result_stands_before_an_earlier_one():
+    first = "v_mfma_f32_32x32x8_bf16 v[16:31], v[8:9], v[10:11], v[16:31]"
+    second = "v_mfma_f32_32x32x8_bf16 v[14:29], v[8:9], v[10:11], v[32:47]"
+    same = "v_mfma_f32_32x32x8_bf16 v[14:29], v[8:9], v[10:11], v[14:29]"
+    overlapping = "v_mfma_f32_32x32x8_bf16 v[18:33], v[8:9], v[10:11], v[18:33]"
+    assert run([first, second, same, "s_endpgm"]) == [], "v16 to v29 are the second's, and the same C"
+    assert run([first, overlapping, "s_endpgm"]) == [("hazard", overlapping)]
+    assert run([first, "s_nop 8", overlapping, "s_endpgm"]) == []
+
+
+def test_products_of_singles_have_rules_of_their_own():
+    product = "v_mfma_f32_16x16x4_f32 v[16:19], v8, v10, v[16:19]"
+    read, overwrite = "v_mov_b32_e32 v3, v16", "v_mov_b32_e32 v35, v3"
+    assert run([product, "s_nop 9", read, "s_endpgm"]) == []
+    assert run([product, "s_nop 8", read, "s_endpgm"]) == [("hazard", read)]
+    other = "v_mfma_f32_16x16x4_f32 v[16:19], v8, v10, v[32:35]"
+    assert run([other, overwrite, "s_endpgm"]) == []
+
+
 def undefined(lines, **options):
     memory, base = memory_of()
 

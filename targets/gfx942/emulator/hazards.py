@@ -26,22 +26,26 @@ VECTOR_ALL = (1 << VECTORS) - 1
 
 @dataclass
 class Recent:
-    """An instruction that a rule starts from, issued at `clock`."""
+    """An instruction that a rule starts from, issued at `clock`; `result`: what it wrote and nothing wrote since."""
 
     step: Step
     clock: int
     watched: int  # registers that the rule concerns
+    result: int
 
 
 def note(w: Wave, step: Step) -> None:
     """Remembers an instruction of the vector unit that was just issued."""
+    if step.writes & w.hot:
+        for r in w.hazards:
+            r.result &= ~step.writes
     if step.unit == "valu" and not step.writes >> VECTORS:
         w.recent.append((w.clock, step))
         return
     watched = step.writes
     if step.unit == "mfma" and step.accumulator is not None:
         watched |= step.accumulator.mask
-    w.hazards.append(Recent(step, w.clock, watched))
+    w.hazards.append(Recent(step, w.clock, watched, step.writes))
     w.hot |= watched
     if step.unit != "mfma":
         w.recent.append((w.clock, step))
@@ -55,7 +59,7 @@ def check(w: Wave, step: Step) -> str:
         w.hot |= r.watched
     for r in reversed(w.hazards):
         between = w.clock - r.clock - 1
-        need, why = _needed(r.step, step)
+        need, why = _needed(r, step)
         if between < need:
             return f"{need} wait states after {r.step.source.address:#x} `{r.step.source.text}` ({why}), not {between}"
     return ""
@@ -71,12 +75,13 @@ def check_recent(w: Wave, step: Step) -> str:
     return ""
 
 
-def _needed(before: Step, now: Step) -> tuple[int, str]:
+def _needed(recent: Recent, now: Step) -> tuple[int, str]:
+    before = recent.step
     if before.unit == "mfma":
-        return _after_matrix(before, now)
-    if before.unit == "trans" and now.unit in ("valu", "mfma") and before.writes & now.reads:
+        return _after_matrix(before, recent.result, now)
+    if before.unit == "trans" and now.unit in ("valu", "mfma") and recent.result & now.reads:
         return TRANS_TO_VALU, "a transcendental's result"
-    scalars = before.writes >> VECTORS << VECTORS
+    scalars = recent.result >> VECTORS << VECTORS
     if scalars & now.reads:
         if now.unit == "vmem":
             return SCALAR_TO_MEMORY, "a scalar register that a vector instruction wrote, read by vector memory"
@@ -89,8 +94,14 @@ def _needed(before: Step, now: Step) -> tuple[int, str]:
     return 0, ""
 
 
-def _after_matrix(before: Step, now: Step) -> tuple[int, str]:
-    result, passes = before.writes, before.passes
+def _single(step: Step) -> bool:
+    """Whether a product is of singles, which another unit computes with rules of its own."""
+    return step.source.name.endswith("_f32")
+
+
+def _after_matrix(before: Step, result: int, now: Step) -> tuple[int, str]:
+    single = _single(before)
+    passes = before.passes - 1 if single else before.passes
     if now.unit == "mfma":
         c = now.accumulator
         c_mask = c.mask if c is not None else 0
@@ -98,12 +109,13 @@ def _after_matrix(before: Step, now: Step) -> tuple[int, str]:
             return passes + 3, "A or B of a matrix instruction"
         if result & c_mask:
             if before.dst is not None and c is not None and c.first == before.dst.first:
-                return EXACT_C.get(passes, 0), "the same C"
-            return passes + 1, "an overlapping C"
+                return EXACT_C.get(before.passes, 0), "the same C"
+            return 0 if single and not _single(now) else passes + 1, "an overlapping C"
         return 0, ""
     if now.unit in ("valu", "trans", "vmem", "lds"):
         if result & now.touch:
             return passes + 3, "a matrix instruction's result"
-        if now.unit in ("valu", "trans") and before.accumulator is not None and before.accumulator.mask & now.writes:
+        overwrites = before.accumulator is not None and before.accumulator.mask & now.writes
+        if now.unit in ("valu", "trans") and overwrites and not single:
             return WAR_C[passes], "overwrites a matrix instruction's C"
     return 0, ""
