@@ -192,11 +192,20 @@ class Differentiable(Launcher, Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Emulation:
+    """What an emulated call did: a run of each kernel launched, and how many of how many blocks ran."""
+
+    runs: tuple[EmulatorRun, ...]
+    ran: int
+    blocks: int
+
+
 class Emulated(Protocol):
     """A kernel's machine code on the CPU: an emulator of the target runs it on CPU tensors, so that it can be checked where
-    no such device is.  Called as a launcher is; `progress` is told how many of how many blocks are done.
-
-    Raises TargetFault E0906 for a call of more than `most_blocks` blocks."""
+    no such device is.  Called as a launcher is.  Of more than `most_blocks` blocks so many run, spread over the grid with
+    the first and the last among them; what the others would write stays as it is.  `order_seed` is of the order of waves;
+    `progress` is told how many of how many blocks are done."""
 
     def __call__(
         self,
@@ -207,7 +216,7 @@ class Emulated(Protocol):
         most_blocks: int,
         order_seed: int | None,
         progress: Callable[[int, int], None],
-    ) -> Sequence[EmulatorRun]: ...
+    ) -> Emulation: ...
 
 
 Load = Callable[[Artifact, "Signature", "torch.device"], Launcher]

@@ -97,12 +97,14 @@ class Case:
         dtypes = {n: numpy_dtype(self.attn.tensor(n).dtype, fnuz=self.units.fnuz) for n in names}
         return to_torch({n: np.full(call.shape(n), np.nan, np.float32).astype(t) for n, t in dtypes.items()}, device)
 
-    def compared(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> tuple[Report, ...]:
-        """Outputs (tensors) against the oracle."""
+    def compared(
+        self, inputs: Mapping[str, Any], outputs: Mapping[str, Any], *, partial: bool = False
+    ) -> tuple[Report, ...]:
+        """Outputs (tensors) against the oracle; `partial`: their rows that were written."""
         from tilec.oracle.numerics import verify
         from tilec.oracle.tensors import from_torch
 
-        return tuple(verify(self.attn, inputs, from_torch(outputs), **self.how).values())
+        return tuple(verify(self.attn, inputs, from_torch(outputs), **self.how, partial=partial).values())
 
     @property
     def how(self) -> dict[str, Any]:

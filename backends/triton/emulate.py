@@ -8,16 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilec.backends.base import Artifact
+from tilec.backends.base import Artifact, Emulation
 from tilec.backends.runtime.cache import Store
 from tilec.backends.runtime.checks import Bound
 from tilec.backends.runtime.settings import settings
 from tilec.backends.runtime.signature import Signature
 from tilec.backends.triton.build import compile_kernel
 from tilec.backends.triton.launch import order_of, scalars, source_of
-from tilec.dsl.faults import TargetFault
 from tilec.targets.gfx942.codeobject import read
-from tilec.targets.gfx942.emulator import Emulator, Pointer, Run
+from tilec.targets.gfx942.emulator import Emulator, Pointer, spread
 
 SCRATCH = (None, None)  # Triton's last two arguments: global and profile scratch, which these kernels do not use
 
@@ -49,14 +48,9 @@ class EmulatedKernel:
         most_blocks: int,
         order_seed: int | None,
         progress: Callable[[int, int], None],
-    ) -> tuple[Run, ...]:
+    ) -> Emulation:
         values, blocks = scalars(self.artifact, self.signature, bound)
-        if blocks > most_blocks:
-            raise TargetFault(
-                "E0906",
-                f"this call has {blocks} blocks; the emulator of {self.artifact.target} takes up to {most_blocks}",
-                hint="give a smaller --shape",
-            )
+        chosen = spread(blocks, most_blocks)
         both: list[Tensor] = [*tensors, *outputs]
         names = [a[2] for a in self.artifact.metadata["arguments"] if a[1] in ("pointer", "box")]
         pointers = [pointer(both[i], name) for i, name in zip(self.order, names, strict=True)]
@@ -68,9 +62,10 @@ class EmulatedKernel:
             arguments,
             lds=self.compiled.metadata.shared,
             order_seed=order_seed,
-            progress=lambda done: progress(done, blocks),
+            only_blocks=[(n, 0, 0) for n in chosen],
+            progress=lambda done: progress(done, len(chosen)),
         )
-        return (run,)
+        return Emulation((run,), len(chosen), blocks)
 
 
 def pointer(t: Tensor, name: str) -> Pointer:

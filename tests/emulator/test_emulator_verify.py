@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from tilec.cli import main
+from tilec.targets.gfx942.emulator import spread
 from tilec.targets.gfx942.listing import Listing, disassembler, read_instruction
 
 pytestmark = pytest.mark.skipif(disassembler() is None, reason="no llvm-objdump")
@@ -70,10 +71,31 @@ def test_a_barrier_too_few_fails(verify, monkeypatch):
     assert any("race" in f for o in json.loads(result.stdout) for f in o["findings"])
 
 
-def test_a_shape_of_too_many_blocks_is_refused(verify):
-    result = verify("B=64,M=1024,N=1024")
-    (fault,) = json.loads(result.stdout)["faults"]
-    assert (result.exit_code, fault["code"], fault["hint"]) == (1, "E0906", "give a smaller --shape")
+def test_some_of_many_blocks_run_and_their_rows_are_compared(verify, monkeypatch):
+    monkeypatch.setattr("tilec.verify_emulated.MOST_BLOCKS", 2)
+    found = json.loads(verify("B=3,M=64,N=64").stdout)
+    assert all(o["ok"] and ", 2 of 6 blocks, " in o["note"] for o in found)
+    assert spread(10, 4) == [0, 3, 6, 9] and spread(3, 4) == [0, 1, 2]
+
+
+def test_rows_begun_and_not_finished_are_found():
+    import numpy as np
+
+    from tilec.frontend import read_text
+    from tilec.oracle.exact import evaluate_and_dead
+    from tilec.oracle.inputs import make_inputs
+    from tilec.oracle.numerics import verify
+
+    attn = read_text(SPEC).kernels[0]
+    sizes = {"B": 1, "M": 4, "N": 4}
+    inputs = make_inputs(attn, sizes, 0, "normal")
+    true, _ = evaluate_and_dead(attn, inputs, sizes=sizes, seed=0, offset=0)
+    got = true["O"].astype(inputs["Q"].dtype)
+    got[:, 2:] = np.nan
+    assert verify(attn, inputs, {"O": got}, sizes=sizes, partial=True)["O"].ok
+    assert not verify(attn, inputs, {"O": got}, sizes=sizes)["O"].ok
+    got[0, 1, 0, 5] = np.nan
+    assert "not finite" in verify(attn, inputs, {"O": got}, sizes=sizes, partial=True)["O"].complaint
 
 
 def test_a_pointer_into_a_tensors_storage():

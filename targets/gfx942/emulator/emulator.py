@@ -168,6 +168,13 @@ class Emulator:
         w.pc = self.listing.at[k.entry + (PRELOADED_ENTRY if count else 0)]
 
 
+def spread(blocks: int, most: int) -> list[int]:
+    """Numbers of at most `most` blocks, evenly spread, with the first and the last among them."""
+    if blocks <= most:
+        return list(range(blocks))
+    return [n * (blocks - 1) // (most - 1) for n in range(most)] if most > 1 else [0]
+
+
 def _pack(k: Kernel, args: Sequence[Value], memory: Memory, grid: Block, block: Block) -> Array:
     """The kernel arguments' bytes; arrays get addresses."""
     explicit = [a for a in k.arguments if not a.kind.startswith("hidden_")]
