@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from tilec.backends.base import Artifact, Emulation
 from tilec.backends.runtime.cache import Store
 from tilec.backends.runtime.checks import Bound
+from tilec.backends.runtime.emulation import pointer
 from tilec.backends.runtime.settings import settings
 from tilec.backends.runtime.signature import Signature
 from tilec.backends.triton.build import compile_kernel
 from tilec.backends.triton.launch import order_of, scalars, source_of
 from tilec.targets.gfx942.codeobject import read
-from tilec.targets.gfx942.emulator import Emulator, Pointer, spread
+from tilec.targets.gfx942.emulator import Emulator, spread
 
 SCRATCH = (None, None)  # Triton's last two arguments: global and profile scratch, which these kernels do not use
 
@@ -66,9 +66,3 @@ class EmulatedKernel:
             progress=lambda done: progress(done, len(chosen)),
         )
         return Emulation((run,), len(chosen), blocks)
-
-
-def pointer(t: Tensor, name: str) -> Pointer:
-    """A CPU tensor's first element, in all of its storage."""
-    storage = torch.tensor([], dtype=torch.uint8).set_(t.detach().untyped_storage())
-    return Pointer(storage.numpy(), t.storage_offset() * t.element_size(), name)

@@ -101,7 +101,7 @@ def test_rows_begun_and_not_finished_are_found():
 def test_a_pointer_into_a_tensors_storage():
     import torch
 
-    from tilec.backends.triton.emulate import pointer
+    from tilec.backends.runtime.emulation import pointer
 
     whole = torch.arange(12.0).reshape(3, 4)
     got = pointer(whole[1:], "x")
