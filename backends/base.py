@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from tilec.schedule import Schedule
     from tilec.targets.gfx942.emulator import Run as EmulatorRun
 
+PROGRAM = "program.tile_ir"  # source file of an artifact of a native backend: what was printed
+
 Feature = Literal["aligned", "unit", "round", "short"]
 
 

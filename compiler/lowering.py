@@ -41,8 +41,7 @@ def lowering(spec: Spec, attn: Attention, target: str, backend: str | None = Non
 
     A native kernel is compiled: of the shapes that could be tried it is the assembler that decides.  Raises the faults of
     `Compiler.artifact`."""
-    from tilec.backends.base import Variant
-    from tilec.backends.cuda import PROGRAM
+    from tilec.backends.base import PROGRAM, Variant
     from tilec.backends.runtime.cache import Store
     from tilec.ir.print import show_program
     from tilec.jit import Compiler
@@ -56,7 +55,7 @@ def lowering(spec: Spec, attn: Attention, target: str, backend: str | None = Non
 
     def attempt(b: Backend) -> tuple[str, Sequence[tuple[str, Program]]]:
         features = usual(half(b.name).features)
-        if b.name != "cuda":
+        if not b.native:
             return b.name, routed(attn, target, schedule, b.name, features=features).passes
         kept = compiler.compiled(half(b.name), attn, target, Variant((), features)).sources[PROGRAM]
         return b.name, next(t for t in trails(attn, target, schedule) if show_program(t[-1][1]) == kept)

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from tilec.backends.base import Artifact, Feature, Variant
+from tilec.backends.base import PROGRAM, Artifact, Feature, Variant
 from tilec.dsl.faults import TargetFault
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from tilec.ir.nodes import Program
     from tilec.schedule import Schedule
 
-PROGRAM = "program.tile_ir"
 ALIGNED: frozenset[Feature] = frozenset({"aligned"})  # what tensor maps and 16-byte stores need of every call
 SHORT: frozenset[Feature] = frozenset({"short"})  # few queries: heads that share a key head share a tile
 TRIES = 8  # programs given to the assembler before its complaint is the user's

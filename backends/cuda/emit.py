@@ -16,12 +16,12 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from tilec.backends.cpp.signs import signs
 from tilec.backends.cuda import roles
 from tilec.backends.cuda.expressions import CPP, Expressions
 from tilec.backends.cuda.names import Names
 from tilec.backends.cuda.prelude import FUNCTIONS, prelude
 from tilec.backends.cuda.shared import arrivals, extent, place, warps_of
-from tilec.backends.cuda.signs import signs
 from tilec.backends.cuda.writer import STEP, WIDTH, Box, Kernel, Writer, filled_comment
 from tilec.ir.nodes import Program, Role
 

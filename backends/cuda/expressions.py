@@ -8,41 +8,17 @@ A statement over lanes is printed as a loop over the registers of a thread; `Lan
     lanes    x: registers of a vector of columns that lies over the lanes of each warp
     tile     e: the registers of an accumulator fragment (see `prelude`)
     copy     r: the row of a tile that a lane copies
-
-Integers are 32 bits, offsets into tensors 64, and so are seeds, which only `uniform` takes.  `//` and `%` floor: by a power of
-two that is a shift and a mask, by anything else a division, where both operands are known not to be negative, else a function.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from tilec.backends.cpp.operators import ATOM, Operators, Text, number
 from tilec.backends.cuda.names import Names
-from tilec.backends.cuda.signs import Signs
-from tilec.ir.axes import constant, kind_of_dtype
-from tilec.ir.expr import (
-    COMPARISONS,
-    OPS,
-    Bool,
-    Expr,
-    Fetch,
-    Float,
-    Int,
-    Iota,
-    Kind,
-    Op,
-    Read,
-    Reduce,
-    Var,
-    free_vars,
-    kind_of,
-    substitute,
-    walk,
-)
-from tilec.ir.nodes import Buffer, Global
+from tilec.ir.expr import COMPARISONS, Bool, Expr, Fetch, Float, Int, Iota, Op, Read, Reduce, Var
 
 CPP = {
     "bf16": "unsigned short",
@@ -52,21 +28,19 @@ CPP = {
     "i64": "long long",
     "bool": "bool",
 }
-FUNCTIONS = {"exp2": "exp2_", "log2": "log2_", "tanh": "tanh_", "exp": "__expf", "log": "__logf", "sqrt": "sqrtf"}
-SYMBOLS = {"and": "&&", "or": "||"}
-ATOM = 100
-
-
-@dataclass(frozen=True)
-class Text:
-    """Printed expression and its precedence, that of `ir.expr.OPS` (C++ orders these operators alike)."""
-
-    text: str
-    precedence: int = ATOM
-
-    def at(self, outer: int) -> str:
-        """The text, in parentheses if it binds weaker than its surroundings."""
-        return f"({self.text})" if self.precedence < outer else self.text
+FUNCTIONS = {
+    "exp2": "exp2_",
+    "log2": "log2_",
+    "tanh": "tanh_",
+    "exp": "__expf",
+    "log": "__logf",
+    "sqrt": "sqrtf",
+    "/": "__fdividef",
+    "**": "powf",
+    "min": "fminf",
+    "max": "fmaxf",
+    "abs": "fabsf",
+}
 
 
 @dataclass(frozen=True)
@@ -83,28 +57,13 @@ SCALAR = Lanes("scalar")
 
 
 @dataclass
-class Expressions:
-    """Prints expressions of one role.  `floats`, `longs`: its lets of 32-bit floats and of 64-bit integers; `reduced`: text for
-    each Reduce, and for each read of a row that lanes hold parts of; `rows`: those of a
-    register tile that a thread has a part of."""
+class Expressions(Operators[Lanes]):
+    """Prints expressions of one role.  `reduced`: text for each Reduce, and for each read of a row that lanes hold parts of;
+    `rows`: those of a register tile that a thread has a part of."""
 
     names: Names
-    tensors: Mapping[str, Global]
-    registers: Mapping[str, Buffer]
-    shared: Mapping[str, Buffer]
-    constants: Mapping[str, int]
-    signs: Signs
-    floats: set[str] = field(default_factory=set)
-    longs: set[str] = field(default_factory=set)
     reduced: dict[Expr, Callable[[Lanes], str]] = field(default_factory=dict)
     rows: int = 2
-
-    def kind(self, e: Expr) -> Kind:
-        """Integer, float or boolean.  A scalar may be called what a tensor or a buffer is."""
-        dtypes = {t.name: t.dtype for t in self.tensors.values()}
-        dtypes |= {b.name: b.dtype for b in (*self.registers.values(), *self.shared.values())}
-        scalars: dict[Expr, Expr] = {Var(n): Float(0.0) if n in self.floats else Int(0) for n in free_vars(e)}
-        return kind_of(substitute(e, scalars), {name: kind_of_dtype(dtype) for name, dtype in dtypes.items()})
 
     def show(self, e: Expr, lanes: Lanes = SCALAR) -> str:
         return self.text(e, lanes).text
@@ -115,7 +74,7 @@ class Expressions:
             case Int(v):
                 return Text(str(v), ATOM if v >= 0 else 7)
             case Float(v):
-                return _float(v)
+                return number(v)
             case Bool(v):
                 return Text("true" if v else "false")
             case Var(name) if name in self.longs:
@@ -208,103 +167,14 @@ class Expressions:
         ]
         return " + ".join(terms) or "0"
 
-    # ------------------------------------------------------------------------------------------ operators
+    @property
+    def functions(self) -> Mapping[str, str]:
+        return FUNCTIONS
 
     def op(self, name: str, args: tuple[Expr, ...], lanes: Lanes) -> Text:
         if name in COMPARISONS and lanes.kind == "tile":
-            limit = self.column_limit(name, args[0], args[1], lanes)
+            column = Iota(lanes.column)
+            limit = self.limit(name, args[0], args[1], column, self.of("column", lanes.at), "col0", lanes)
             if limit is not None:
                 return limit
-        if name in ("//", "%") and self.kind(args[1]) == "int":
-            return self.divide(name, args, lanes)
-        if name == "uniform":
-            return self.uniform(args, lanes)
-        parts = [self.text(a, lanes) for a in args]
-        kinds = [self.kind(a) for a in args]
-        match name:
-            case "where":
-                return Text(f"{parts[0].at(1)} ? {parts[1].at(1)} : {parts[2].at(1)}", 0)
-            case "min" | "max":
-                f = f"f{name}f" if "float" in kinds else name
-                return Text(f"{f}({parts[0].text}, {parts[1].text})")
-            case "/":
-                return Text(f"__fdividef({', '.join(map(_as_float, parts, kinds))})")
-            case "float":
-                return Text(_as_float(parts[0], "int"))
-            case "abs":
-                return Text(f"{'fabsf' if kinds[0] == 'float' else 'abs'}({parts[0].text})")
-            case "neg":
-                return Text(f"-{parts[0].at(8)}", 7)
-            case "**" if "float" in kinds:
-                return Text(f"powf({', '.join(map(_as_float, parts, kinds))})")
-            case "not":
-                return Text(f"!{parts[0].at(ATOM)}", 7)
-        if name in FUNCTIONS:
-            return Text(f"{FUNCTIONS[name]}({_as_float(parts[0], kinds[0])})")
-        spec = OPS[name]
-        if spec.infix is None or name == "**":
-            raise ValueError(f"the cuda backend has no `{name}`")
-        p = spec.precedence
-        left = p + 1 if name in COMPARISONS else p
-        return Text(f"{parts[0].at(left)} {SYMBOLS.get(name, name)} {parts[1].at(p + 1)}", p)
-
-    def divide(self, name: str, args: tuple[Expr, ...], lanes: Lanes) -> Text:
-        """Floor division and its remainder, of integers."""
-        left, right = (self.text(a, lanes) for a in args)
-        n = constant(args[1], self.constants)
-        if n is not None and n > 0 and n & (n - 1) == 0:
-            return Text(f"({left.at(5)} >> {n.bit_length() - 1})" if name == "//" else f"({left.at(5)} & {n - 1})")
-        if self.signs.nonnegative(args[0]) and self.signs.nonnegative(args[1]):
-            return Text(f"{left.at(6)} {name[0]} {right.at(7)}", 6)
-        return Text(f"{'floor_div' if name == '//' else 'floor_mod'}({left.text}, {right.text})")
-
-    def uniform(self, args: tuple[Expr, ...], lanes: Lanes) -> Text:
-        """A random number of `ir.philox`."""
-        seeds = [a.name for a in args[:2] if isinstance(a, Var) and a.name in self.longs]
-        if len(seeds) != 2:
-            raise ValueError("seed and offset are scalars of 64 bits")
-        words = [*map(self.names.scalar, seeds), *(self.text(a, lanes).text for a in args[2:])]
-        return Text(f"philox({', '.join(words)})")
-
-    def column_limit(self, name: str, a: Expr, b: Expr, lanes: Lanes) -> Text | None:
-        """A comparison of integers with the column on one side: `column_of(e) <= limit`, the column a constant of each register
-        and the limit a number per row, so that an element costs one comparison.  None for other comparisons."""
-        if self.kind(a) != "int" or self.kind(b) != "int":
-            return None
-        column = Iota(lanes.column)
-        terms = _terms(a, 1) + _terms(b, -1)  # a - b
-        mine = [sign for sign, x in terms if x is column]
-        rest = [(sign, x) for sign, x in terms if x is not column]
-        if len(mine) != 1 or any(column in walk(x) for _, x in rest):
-            return None
-        moved = [(-sign * mine[0], x) for sign, x in rest] + [(-1, None)]
-        symbol = name if mine[0] > 0 else {"<": ">", "<=": ">=", ">": "<", ">=": "<="}.get(name, name)
-        limit = ""
-        for sign, x in sorted(moved, key=lambda m: m[0] < 0):  # stable: added terms first
-            text = "col0" if x is None else self.text(x, lanes).at(6)
-            limit += (" + " if sign > 0 else " - ") + text if limit else text if sign > 0 else f"-{text}"
-        return Text(f"{self.of('column', lanes.at)} {symbol} {limit}", OPS[name].precedence)
-
-
-def _terms(e: Expr, sign: int) -> list[tuple[int, Expr]]:
-    """A sum as signed terms."""
-    match e:
-        case Op("+", (x, y)):
-            return _terms(x, sign) + _terms(y, sign)
-        case Op("-", (x, y)):
-            return _terms(x, sign) + _terms(y, -sign)
-        case Op("neg", (x,)):
-            return _terms(x, -sign)
-        case _:
-            return [(sign, e)]
-
-
-def _as_float(t: Text, kind: Kind) -> str:
-    return t.text if kind == "float" else f"(float){t.at(ATOM)}"
-
-
-def _float(v: float) -> Text:
-    if math.isinf(v):
-        return Text("INF") if v > 0 else Text("-INF", 7)
-    text = repr(v)
-    return Text(f"{text}f" if set(text) & {".", "e"} else f"{text}.0f", ATOM if v >= 0 else 7)
+        return super().op(name, args, lanes)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tilec.backends.cpp.lines import STEP as STEP
+from tilec.backends.cpp.lines import WIDTH as WIDTH
+from tilec.backends.cpp.lines import broken as broken
+from tilec.backends.cpp.lines import filled_comment as filled_comment
 from tilec.backends.cuda.expressions import SCALAR, Expressions
 from tilec.backends.cuda.shared import SharedMemory, extent
 from tilec.ir.expr import Int
 from tilec.ir.nodes import Bar, Barrier, Buffer, Program, Role
-
-STEP = "  "
-WIDTH = 120
 
 
 @dataclass(frozen=True)
@@ -113,31 +114,3 @@ class Writer:
 def over_lanes(b: Buffer) -> bool:
     """Whether a vector lies over the lanes of each warp."""
     return b.layout is not None and b.layout.kind == "lanes"
-
-
-def broken(text: str, indent: str) -> list[str]:
-    """A line of code as lines that fit, broken at spaces: as far right as may be among those in the fewest parentheses."""
-    lines: list[str] = []
-    while len(indent) + len(text) > WIDTH:
-        best, best_depth, depth = 0, 0, 0
-        for n, c in enumerate(text[: WIDTH - len(indent)]):
-            depth += (c in "([{") - (c in ")]}")
-            if c == " " and n > WIDTH // 3 and (not best or depth <= best_depth):
-                best, best_depth = n, depth
-        if not best:
-            break
-        lines.append(indent + text[:best])
-        text = text[best + 1 :]
-        indent = indent if len(lines) > 1 else indent + 2 * STEP
-    return [*lines, indent + text]
-
-
-def filled_comment(text: str, indent: str) -> list[str]:
-    """Words as lines of comment."""
-    lines, line = [], indent + "//"
-    for word in text.split(" "):
-        if len(line) + len(word) >= WIDTH:
-            lines.append(line)
-            line = indent + "//  "
-        line += f" {word}"
-    return [*lines, line]
