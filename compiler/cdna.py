@@ -7,13 +7,22 @@ row_values       what all features of a row need, once a row
 rescale_seldom   the running maximum moves only where it falls behind, if that was asked for
 ping_pong        clusters of computing and of moving memory, in turns
 place_fragments  lanes and units; what does not fit is refused
+
+`shaped` runs these at one of the `points` of the tuning table.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from tilec.ir.attention import Attention
+from tilec.ir.expr import Int
+from tilec.ir.nodes import Interleave, Program
+from tilec.passes.choose_tiles import Choice, choose_tiles
 from tilec.passes.fetch_pages import fetch_pages
+from tilec.passes.map_blocks import map_blocks
+from tilec.passes.names import distinct_indices
 from tilec.passes.ping_pong import Turns, ping_pong
 from tilec.passes.place_fragments import place_fragments
 from tilec.passes.rescale_seldom import rescale_seldom
@@ -21,7 +30,9 @@ from tilec.passes.row_values import row_values
 from tilec.passes.split_rows import split_rows
 from tilec.passes.tidy import tidy
 from tilec.passes.write_positions import write_positions
-from tilec.pipeline import Pass
+from tilec.pipeline import Case, Pass, block_map
+from tilec.tune.cdna import Point
+from tilec.tune.cdna import points as points
 
 
 @dataclass(frozen=True)
@@ -47,3 +58,55 @@ def wave_passes(options: WaveOptions = WaveOptions()) -> tuple[Pass, ...]:
         ("ping_pong", lambda p: ping_pong(p, options.turns)),
         ("place_fragments", place_fragments),
     )
+
+
+def shaped(program: Program, case: Case, point: Point) -> Iterator[tuple[str, Program]]:
+    """At this point of the tuning table, through every pass that is left of one walk over the keys."""
+    attn, order = distinct_indices(case.attn), block_map(case)
+    choice = Choice(point.rows, point.keys, None, None, point.by)
+    rest: tuple[Pass, ...] = (
+        ("choose_tiles", lambda p: choose_tiles(p, attn, choice, pad="exact")),
+        ("map_blocks", lambda p: tidy(map_blocks(p, order))),
+        *wave_passes(options_of(point, attn)),
+    )
+    for name, run in rest:
+        program = run(program)
+        yield name, program
+
+
+def options_of(point: Point, attn: Attention) -> WaveOptions:
+    """What the passes are told."""
+    rows = point.rows // point.waves
+    deep = 8 if rows == 32 else 16  # contracted by one instruction, of rows x rows
+    keys = sum(_extent(attn, d) for d in attn.contracted) // deep * point.keys // rows
+    values = _extent(attn, attn.feature) // rows * point.keys // deep
+    weights = (
+        point.keys * rows // 64 // (2 if point.keys % (2 * rows) == 0 else 1)
+    )  # exponentials of a lane beside a product
+    read = (keys // 2 - point.keys_ahead // (2 * deep), values // 2 - values * point.values_ahead // (2 * point.keys))
+    scores, outputs = (interleaved(n, max(1, r), weights, rows) for n, r in zip((keys, values), read, strict=True))
+    turns = Turns(
+        offset=point.turns,
+        keys_ahead=point.keys_ahead,
+        values_ahead=point.values_ahead,
+        scores=scores if point.turns else (),
+        outputs=outputs if point.turns else (),
+        registers=point.registers,
+    )
+    return WaveOptions(point.waves, turns, point.seldom)
+
+
+def interleaved(matrices: int, reads: int, special: int, rows: int) -> tuple[Interleave, ...]:
+    """An order of a compute cluster's instructions: reads and exponentials, of 4 slots each, behind the first products, and what
+    else a product's slots hold behind the others.  An instruction of 32 rows has 8 slots, one of 16 has 4, the first its own
+    (AMD matrix instruction calculator, cdna3: co-executed VALU)."""
+    each, room = (1, 7) if rows == 32 else (2, 3)
+    first = min(matrices // each, max(reads, special))
+    both = Interleave(first, (("matrix", each), ("lds_read", 1), ("vector", 2), ("special", 1)))
+    left = matrices - first * each
+    return (both, *((Interleave(left, (("matrix", 1), ("vector", room))),) if left else ()))
+
+
+def _extent(attn: Attention, name: str) -> int:
+    extent = attn.index(name).extent
+    return extent.value if isinstance(extent, Int) else 1

@@ -13,10 +13,10 @@ The nearest legal line is the hint.  All mistakes of a schedule are reported at 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tilec import ampere_lines, native_lines
+from tilec import ampere_lines, cdna_lines, native_lines
 from tilec.budget import shared_memory
 from tilec.dsl.faults import Fault, Faults, ScheduleFault, Source, TargetFault
 from tilec.dsl.spans import Span
@@ -105,7 +105,7 @@ def target_faults(attn: Attention, schedule: Schedule, target: Target, source: S
 
 def _faults(case: _Case) -> list[Fault]:
     """In source order."""
-    found = list(_native(case) if case.backend.name == "cuda" else _portable(case))
+    found = list(_native(case) if case.backend.prints else _portable(case))
     return sorted(found, key=lambda f: f.span.start if f.span else -1)
 
 
@@ -113,11 +113,19 @@ def _native(case: _Case) -> Iterator[Fault]:
     """What the target has no hardware for, and of the other lines those that its native passes do not decide."""
     lacking = {f.span: f for f in (*_warps(case), *_lines(case), *_map(case)) if f.code == "E0810"}
     yield from lacking.values()
-    rules = ampere_lines if warp_wide(case.target) else native_lines
-    for f in rules.faults(case.attn, case.schedule):
+    if "waves" in case.target.features:
+        yield from _order(case)
+    for f in _rules(case.target)(case.attn, case.schedule):
         if f.span not in lacking:
             f.source = case.source
             yield f
+
+
+def _rules(target: Target) -> Callable[[Attention, Schedule], Iterator[Fault]]:
+    """What the target's native passes honour."""
+    if "waves" in target.features:
+        return cdna_lines.faults
+    return ampere_lines.faults if warp_wide(target) else native_lines.faults
 
 
 def _portable(case: _Case) -> Iterator[Fault]:

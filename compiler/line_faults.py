@@ -15,9 +15,9 @@ def at(schedule: Schedule, *names: str) -> Span | None:
     return next((schedule.spans[n] for n in names if n in schedule.spans), None)
 
 
-def refused(line: str, span: Span | None, note: str, hint: str = "remove the line") -> Fault:
-    """E0811 for a line that the cuda backend does not decide."""
-    return ScheduleFault("E0811", f"the cuda backend cannot honour `{line}`", span, note=note, hint=hint)
+def refused(line: str, span: Span | None, note: str, hint: str = "remove the line", *, backend: str = "cuda") -> Fault:
+    """E0811 for a line that a native backend does not decide."""
+    return ScheduleFault("E0811", f"the {backend} backend cannot honour `{line}`", span, note=note, hint=hint)
 
 
 def tile_faults(

@@ -32,7 +32,11 @@ class Lowering:
     def sequential(self) -> Program:
         """One thread of control for each block, whose key loops have their proofs."""
         names = [name for name, _ in self.passes]
-        last = names.index("use_boxes") if "specialize" in names else len(names)
+        native = {
+            "specialize": "use_boxes",
+            "ping_pong": "write_positions",
+        }  # by the pass that makes several threads of one
+        last = next((names.index(first) for made, first in native.items() if made in names), len(names))
         return self.passes[last - 1][1]
 
 
@@ -55,7 +59,7 @@ def lowering(spec: Spec, attn: Attention, target: str, backend: str | None = Non
 
     def attempt(b: Backend) -> tuple[str, Sequence[tuple[str, Program]]]:
         features = usual(half(b.name).features)
-        if not b.native:
+        if not b.prints:
             return b.name, routed(attn, target, schedule, b.name, features=features).passes
         kept = compiler.compiled(half(b.name), attn, target, Variant((), features)).sources[PROGRAM]
         return b.name, next(t for t in trails(attn, target, schedule) if show_program(t[-1][1]) == kept)

@@ -11,7 +11,7 @@ specialize       a producer warp, rings and barriers, turns, the scheduler
 place_buffers    layouts; what does not fit is refused
 
 `lower_native` runs the portable passes and then these, at the first point of the tuning table (`tune.hopper`) whose tiles fit;
-for targets whose warps multiply and copy for themselves, those of `ampere`.
+for targets whose warps multiply and copy for themselves, those of `ampere`, and those of `cdna` for waves.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
-from tilec import ampere
+from tilec import ampere, cdna
 from tilec.dsl.faults import ScheduleFault, TargetFault
 from tilec.ir.attention import Attention
 from tilec.ir.nodes import Program
@@ -128,7 +128,9 @@ def trails(attn: Attention, target: str, schedule: Schedule | None = None, *, sh
     first: ScheduleFault | None = None
     found = False
     shapes: Iterator[Callable[[Program], Iterator[tuple[str, Program]]]]
-    if warp_wide(case.target):
+    if "waves" in case.target.features:
+        shapes = (partial(cdna.shaped, case=case, point=p) for p in cdna.points(attn, case.schedule))
+    elif warp_wide(case.target):
         shapes = (partial(ampere.shaped, case=case, point=p) for p in ampere.points(attn, case.target, case.schedule))
     else:
         shapes = (partial(_shaped, case=case, point=p) for p in _points(case))
@@ -176,11 +178,11 @@ def _points(case: Case) -> Iterator[Point]:
 def native_case(attn: Attention, target: str, schedule: Schedule | None, *, short: bool = False) -> Case:
     """What decides.  Raises the faults of `lower_native` that do not depend on shapes."""
     machine, schedule = target_of(target), schedule or EMPTY
-    backend = machine.backend("cuda")
-    if backend is None or not (warp_wide(machine) or "wgmma" in machine.features):
-        message = f"the cuda backend has no kernels for {target}"
-        note = "its matrix instructions are wgmma, or mma.sync where a target has nothing wider"
-        raise TargetFault("E0914", message, note=note, hint="sm80, sm89 and sm90 have them")
+    backend = next((b for b in machine.backends if b.prints), None)
+    if backend is None or not (warp_wide(machine) or "wgmma" in machine.features or "waves" in machine.features):
+        message = f"there are no native kernels for {target}"
+        note = "matrix instructions are wgmma, mma.sync where a target has nothing wider, or MFMA"
+        raise TargetFault("E0914", message, note=note, hint="sm80, sm89, sm90 and gfx942 have them")
     check_target(attn, machine)
     check_schedule(attn, schedule, machine, backend)
     return Case(attn, machine, backend, schedule, frozenset({"aligned", "short"} if short else {"aligned"}))

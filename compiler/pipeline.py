@@ -117,7 +117,7 @@ def routed(
         check_target(attn, machine)
         check_schedule(attn, lines, machine, b)
         by.check(attn, target, features & by.features)
-        if b.name == "cuda":
+        if b.prints:
             from tilec.native import trails
 
             return b, next(trails(attn, target, lines))

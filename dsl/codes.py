@@ -139,6 +139,7 @@ CODES: dict[str, str] = {
     "E1026": "a seed for a kernel without dropout, or one that is not two i64 numbers",
     "E1027": "a call that a captured graph cannot hold",
     "E1028": "a transform of torch.func that a kernel has no rule for",
+    "E1040": "rows too far apart for a kernel's offsets",
     "E1060": "an environment variable that cannot be read",
     # Warnings.
     "W0502": "rows that keep no key",

@@ -30,6 +30,11 @@ class Backend:
     available: bool
     because: str
 
+    @property
+    def prints(self) -> bool:
+        """Whether it prints kernels in the machine's own language, from programs of the native passes."""
+        return self.native and self.name != "cpu"
+
 
 @dataclass(frozen=True)
 class Chiplet:

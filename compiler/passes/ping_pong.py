@@ -19,7 +19,8 @@ Results differ by the order of tiles alone.
     STAGE      keys come by asynchronous copies into one of two slots, values through registers into one of two slots, features
                first; the waves share both out by rows.  What a memory cluster reads from shared memory is awaited at its end,
                as the other half may write over it next
-    AHEAD      of the fragments of an operand that a compute cluster multiplies, the first come in the memory cluster before it
+    AHEAD      of the fragments of an operand that a compute cluster multiplies, the first come in the memory cluster before it:
+               of keys those of the first part, which the first half of the waves brings, as the second half still awaits its own
     CARRY      `j_prev` is the tile whose exponentials are left over, and what these subtract is in the same rows whichever loop
                its step was of: a loop without dead rows to guard against has one more statement for it
     PEEL, NEXT the first step stands before the loops: cluster `prologue`, of the last tile that any loop walks.  The tile after j

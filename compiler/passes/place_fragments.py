@@ -129,6 +129,6 @@ def _register_note(role: Role, lanes: dict[str, Lanes], rows: int) -> str:
     terms = " + ".join(f"{name} {n}" for name, n in parts)
     text = f"{terms} = {total} registers of {role.registers}, which leave {RESERVE} for all else"
     if total + RESERVE > role.registers:
-        hint = "16 rows to a wave, fewer keys, or `warps ping_pong(wave = 4)`"
+        hint = "16 rows to a wave, fewer keys, or `warps split_q(4)`"
         raise ScheduleFault("E0812", f"the tiles of {role.name} do not fit in registers", note=text, hint=hint)
     return text

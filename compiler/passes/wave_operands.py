@@ -67,7 +67,11 @@ class Operands:
         operands = {x.buffer for s in self.step.scores if isinstance(s, Mma) for x in (s.a, s.b)}
         operands |= {s.dst.buffer for s in loads}
         wide = {b.name for b in self.tiles.values() if self.k in {a.name for a in b.axes}} - operands
-        count = 2 if self.rows is not None and self.size % (2 * self.rows) == 0 else 1
+        assert self.rows is not None
+        if self.size % self.rows:
+            message = f"{self.size} keys are no multiple of the {self.rows} rows of a matrix instruction"
+            raise ScheduleFault("E0812", message, hint=f"a multiple of {self.rows} is legal")
+        count = 2 if self.size % (2 * self.rows) == 0 else 1
         self.parts = Parts(self.k, frozenset(wide), count, self.size // count)
 
     def _check(self, s: Load, b: Buffer) -> None:
@@ -141,10 +145,15 @@ class Operands:
     def all_keys(self, slot: Expr) -> tuple[Stmt, ...]:
         return tuple(Move(Slot(s.dst.buffer), Slot(self.shared[s.dst.buffer].name, slot)) for s in self.keys)
 
+    @property
+    def ahead(self) -> int:
+        """Features of the first part of keys that are read ahead, while half of the waves may still await theirs: it is the other
+        half that brings the first of two parts.  None of an only part."""
+        return min(self.keys_ahead, self._features(self.keys[0])) if self.parts.count > 1 else 0
+
     def first_keys(self, slot: Expr) -> tuple[Stmt, ...]:
         """Of the first operand's first part, the first features."""
-        features = self._features(self.keys[0])
-        ahead = min(self.keys_ahead, features)
+        ahead = self.ahead
         return (self._fragment(self.keys[0], slot, 0, 0, ahead, LDS),) if ahead else ()
 
     def rest_of_keys(self, slot: Expr) -> tuple[Stmt, ...]:
@@ -152,7 +161,7 @@ class Operands:
         for s in self.keys:
             for part in range(self.parts.count):
                 features = self._features(s)
-                first = min(self.keys_ahead, features) if s is self.keys[0] and part == 0 else 0
+                first = self.ahead if s is self.keys[0] and part == 0 else 0
                 if first < features:
                     out.append(self._fragment(s, slot, part, first, features - first, None))
         return tuple(out)

@@ -119,8 +119,8 @@ def test_a_missing_toolchain_is_named(run, monkeypatch):
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr("tilec.backends.triton.version", absent)
-    result = run("compile", "good.tile", "--target", "gfx942")
-    assert (result.exit_code, "error[E0911]: gfx942 is served by Triton" in result.stderr) == (1, True)
+    result = run("compile", "good.tile", "--target", "gfx950")
+    assert (result.exit_code, "error[E0911]: gfx950 is served by Triton" in result.stderr) == (1, True)
 
 
 def test_verify(run):

@@ -48,7 +48,8 @@ HONOURED += ["warps split_q(4)", "warps split_q(8)"]
 @pytest.mark.parametrize("line", HONOURED)
 def test_portable_lines_are_honoured_everywhere(line, on):
     assert not faults(line, on)
-    assert not faults(line, on, backend=None) or "split_q" in line  # rows of native kernels are split over warpgroups
+    native = ("split_q", "persistent") if on == "gfx942" else ("split_q",)  # what native kernels do in their own way
+    assert not faults(line, on, backend=None) or any(word in line for word in native)
 
 
 LEFT = [
@@ -100,7 +101,7 @@ def test_what_the_hardware_lacks_names_the_nearest_legal_line(line, on, message,
     ("line", "on", "native"),
     [
         ("warps specialized(consumer = 2)", "sm100", "cuda"),
-        ("warps ping_pong(wave = 8)", "gfx942", "hip"),
+        ("warps ping_pong(wave = 8)", "gfx950", "hip"),
         ("cluster 2", "sm100", "cuda"),
     ],
 )
@@ -197,7 +198,7 @@ def test_dtypes_and_backends_of_a_target():
     with pytest.raises(Faults) as caught:
         check_target(attn, target("sm80"))
     assert {f.code for f in caught.value.faults} == {"E0904"}
-    assert choose_backend(target("gfx942")).name == "triton"
+    assert choose_backend(target("gfx942")).name == "hip"
     for name, machine in (("cuda", "gfx942"), ("cuda", "sm100"), ("cpu", "sm90")):
         with pytest.raises(TargetFault) as refused:
             choose_backend(target(machine), name)

@@ -39,6 +39,14 @@ def test_the_oracle_agrees(name):
     assert kit.complaints(placed(text, ALONE, 128), text, sizes, seed=2) == []
 
 
+@pytest.mark.parametrize(("rows", "keys"), [(256, 32), (128, 32), (128, 128)])
+def test_other_tiles(rows, keys):
+    """One part of the keys, and parts that each half of the waves brings."""
+    found = kit.on_waves(TEXT, WaveOptions(seldom=8.0), rows, keys)["place_fragments"]
+    for seed in range(2):
+        assert kit.complaints(found, TEXT, LONG, seed=seed) == []
+
+
 @pytest.mark.parametrize("sizes", kit.SIZES, ids=str)
 def test_before_and_after(sizes):
     found = kit.on_waves(kit.SPECS["window, softcap, alibi, sink"], WaveOptions(seldom=4.0))

@@ -1,0 +1,86 @@
+"""Rows of a tensor that a wave reads: as a buffer of hardware whose end is that of the live rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilec.backends.hip.expressions import SCALAR
+from tilec.backends.hip.writer import Writer
+from tilec.ir.attention import BYTES
+from tilec.ir.build import add, conjuncts, floordiv, minimum, mul, sub, where
+from tilec.ir.expr import Expr, Fetch, Int, Iota, Op, walk
+
+
+@dataclass(frozen=True)
+class Rows:
+    """C++ text of the buffer, and of bytes between rows."""
+
+    resource: str
+    step: str
+
+
+def rows(
+    w: Writer, tensor: str, index: tuple[Expr, ...], guard: Expr | None, axes: tuple[str, str], count: int
+) -> Rows:
+    """`count` rows along the first of `axes`, whole along the second, from the first lane's on; those that the guard excludes are
+    beyond the buffer's end.  Raises ValueError for what is no such box."""
+    row, column = axes
+    t = w.program.tensor(tensor)
+    along = [n for n, i in enumerate(index) if Iota(row) in walk(i)]
+    if index[-1] is not Iota(column) or len(along) != 1 or along[0] == len(index) - 1:
+        raise ValueError(f"the tile of {tensor} is not rows of it")
+    (dimension,) = along
+    line = linear(index[dimension], row)
+    others = (*index[:dimension], *index[dimension + 1 : -1])
+    if line is None or any(Iota(a) in walk(i) for i in others for a in axes):
+        raise ValueError(f"rows of {tensor} do not follow each other")
+    start, apart = line
+    live: Expr = Int(count)
+    width = w.constant(t.dims[-1])
+    for e in conjuncts(guard):
+        live = _limited(live, e, row, column, width, tensor)
+    corner = (*index[:dimension], start, *index[dimension + 1 : -1])
+    size = BYTES[t.dtype]
+    w.strided.add((tensor, dimension, w.constant(apart)))
+    step = f"(unsigned){w.x.names.stride(tensor, dimension)} * {w.constant(apart) * size}"
+    offset = w.x.offset(tensor, corner, SCALAR)
+    text = f"resource({w.x.names.pointer(tensor)} + {offset}, {w.x.show(live)}, {step}, {width * size})"
+    return Rows(text, step)
+
+
+def linear(e: Expr, axis: str) -> tuple[Expr, Expr] | None:
+    """(value at the axis's first lane, how far lanes are apart) of a value that counts up along it; None for another."""
+    if Iota(axis) not in walk(e):
+        return e, Int(0)
+    match e:
+        case Iota():
+            return Int(0), Int(1)
+        case Op("+", (a, b)):
+            x, y = linear(a, axis), linear(b, axis)
+            return None if x is None or y is None else (add(x[0], y[0]), add(x[1], y[1]))
+        case Op("*", (a, b)):
+            x, y = linear(a, axis), linear(b, axis)
+            if x is None or y is None or (x[1] is not Int(0) and y[1] is not Int(0)):
+                return None
+            (many, factor) = (x, y[0]) if y[1] is Int(0) else (y, x[0])
+            return mul(many[0], factor), mul(many[1], factor)
+    return None
+
+
+def _limited(live: Expr, e: Expr, row: str, column: str, width: int, tensor: str) -> Expr:
+    """Rows that are live under one more condition."""
+    match e:
+        case Op("<", (Iota(axis), Int(n))) if axis == column and n >= width:
+            return live
+        case Op("<" | "<=" as symbol, (a, b)) if Iota(row) in walk(a) and Iota(row) not in walk(b):
+            line = linear(a, row)
+            if line is not None and isinstance(line[1], Int) and not _reads_lanes(line[0], row, column):
+                end = b if symbol == "<" else add(b, 1)
+                return minimum(live, floordiv(add(sub(end, line[0]), line[1].value - 1), line[1]))
+        case _ if not _reads_lanes(e, row, column) and not any(isinstance(x, Fetch) for x in walk(e)):
+            return where(e, live, Int(0))
+    raise ValueError(f"`{e}` does not end the rows of {tensor}")
+
+
+def _reads_lanes(e: Expr, row: str, column: str) -> bool:
+    return any(x is Iota(row) or x is Iota(column) for x in walk(e))

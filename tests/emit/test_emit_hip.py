@@ -1,0 +1,263 @@
+"""Kernels of waves with MFMA: through clang for gfx942, and run on the CPU with its instructions element by element."""
+
+import re
+
+import host_hip
+import ml_dtypes
+import native_kit as kit
+import numpy as np
+import pytest
+from feature_specs import CAUSAL, kernel
+
+from tilec.arith.evaluate import evaluate
+from tilec.backends.base import PROGRAM, Artifact, Variant
+from tilec.backends.hip import ALIGNED, BACKEND, compile_program
+from tilec.backends.hip.check import check, read
+from tilec.backends.hip.emit import emit
+from tilec.backends.hip.offline import machine_code
+from tilec.dsl.faults import Faults, ScheduleFault, TargetFault
+from tilec.frontend import read_text
+from tilec.ir.expr import Var
+from tilec.ir.parse import parse_program
+from tilec.ir.print import show_program
+from tilec.ir.verify import verify
+from tilec.native import lower_native
+from tilec.oracle.inputs import make_inputs
+from tilec.oracle.numerics import verify as compare
+
+DTYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32, "i32": np.int32, "bool": np.bool_}
+DTYPES["i64"] = np.int64
+
+
+def spec(*lines, d=128, **parts):
+    return kernel(*lines, d=f"d : {d}", **{"scale": f"scale 1 / sqrt({d})", "schedule": "", **parts})
+
+
+def lowered(text):
+    read_ = read_text(text)
+    return lower_native(read_.kernels[0], "gfx942", read_.schedule("f", "gfx942"))
+
+
+def compiled(text):
+    read_ = read_text(text)
+    return BACKEND.compile(read_.kernels[0], "gfx942", read_.schedule("f", "gfx942"), Variant((), ALIGNED))
+
+
+NARROW = {"more": "e : 128", "value": "V[b, k, h, e] : bf16", "output": "O[b, q, h, e]"}
+SHAPES = {
+    "64, causal": (spec(CAUSAL, d=64), (256, 64, 512)),
+    "128, whole": (spec(), (256, 64, 512)),
+    "128, causal, groups of 4": (spec(CAUSAL, h="h : 8", head="h // 4"), (256, 64, 512)),
+    "192 and 128": (spec(CAUSAL, d=192, **NARROW), (128, 32, 512)),
+    "256, f16": (spec(d=256, dtype="f16"), (128, 32, 512)),
+    "128, a wave to a SIMD": (spec(CAUSAL, schedule="schedule f on gfx942 { warps split_q(4) }"), (128, 64, 256)),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_kernel_compiles_at_this_shape(name):
+    text, (rows, keys, threads) = SHAPES[name]
+    made = compiled(text)
+    tile, limit = made.metadata["tile"], 512 * 256 // threads
+    assert (tile["TQ"], tile["TK"], made.metadata["threads"]) == (rows, keys, threads)
+    assert made.metadata["registers"] <= limit and made.metadata["shared"] <= 65536
+    (code,) = made.binaries.values()
+    assert code.startswith(b"\x7fELF") and Artifact.from_files(made.to_files()) == made
+    verify(parse_program(made.sources[PROGRAM]), proofs=False)
+
+
+def test_machine_code_is_the_programs():
+    """Copies to shared memory, barriers, priorities and products of the hot loops are those of the program's text."""
+    made = compiled(SHAPES["128, whole"][0])
+    ((name, text),) = machine_code(made).items()
+    assert name == "f_gfx942.s"
+    found, program = read(text.decode()), made.sources[PROGRAM]
+    assert found.spills == found.scratch == 0 and found.vectors == made.metadata["registers"]
+    assert found.matrices == 192  # first tile's scores, two loops of scores and outputs, last tile's outputs
+    count = text.decode().count
+    assert count("offen lds") == 8 * program.count(" copy sK") and count("s_setprio") == program.count(" priority ")
+    assert count("s_barrier") == program.count("sync everyone") and "sched_group_barrier" not in program
+    assert made.sources["f_gfx942.hip"].count("issue<") > 10
+
+
+def test_a_kernel_that_breaks_its_program_is_refused():
+    text = machine_code(compiled(SHAPES["64, causal"][0]))["f_gfx942.s"].decode()
+    sound = {"waves": 2, "matrices": 96, "loops": (32, 32)}
+    assert check(text, "f", **sound).matrices == 96
+    edits = {
+        "E0918": [
+            (r"(\.vgpr_spill_count:) +0", r"\1 3"),
+            (r"(\.private_segment_fixed_size:) +0", r"\1 8"),
+            (r"(\.vgpr_count:) +\d+", r"\1 264"),
+        ],
+        "E0919": [(r"\n\s+v_mfma_[^\n]*", "")],
+    }
+    for code, pairs in edits.items():
+        for old, new in pairs:
+            with pytest.raises(TargetFault) as caught:
+                check(re.sub(old, new, text, count=1), "f", **sound)
+            assert caught.value.code == code
+    with pytest.raises(ValueError, match="vgpr_count"):
+        read("nothing")
+
+
+LINES = {
+    "tile q = 128, k = 32": (128, 32, 8),
+    "tile q = 64": (64, 64, 4),
+    "tune k in {32, 64}": (256, 64, 8),
+    "warps ping_pong(wave = 8)": (256, 64, 8),
+    "warps ping_pong(wave = 8)  tile q = 128": (128, 64, 8),
+    "warps split_q(4)": (128, 64, 4),
+    "stages 2  overlap on  skip none  order q  map linear": (256, 64, 8),
+    "rescale delayed": (256, 64, 8),
+    "rescale conditional 4": (256, 64, 8),
+    "map xcd by h": (256, 64, 8),
+}
+
+
+@pytest.mark.parametrize("lines", LINES)
+def test_a_line_is_honoured(lines):
+    program = lowered(spec(CAUSAL, schedule=f"schedule f on gfx942 {{ {lines} }}"))
+    tile, text = dict(program.tile), show_program(program)
+    assert (tile["TQ"], tile["TK"], program.roles[0].count) == LINES[lines]
+    assert ("unless" in text) == ("delayed" not in lines) and (">= -4.0" in text) == ("conditional 4" in lines)
+    assert ("if w < 4" in text) == (program.roles[0].count == 8)
+
+
+REFUSED_LINES = [
+    ("tile q = 96", "E0812", "16 or 32 rows"),
+    ("tile k = 24", "E0804", None),
+    ("tile q = 256, k = 128", "E0803", "of 65,536 bytes"),
+    ("stages 3", "E0808", "in use"),
+    ("warps ping_pong(wave = 4)", "E0808", "two groups of four"),
+    ("warps split_q(2)", "E0808", None),
+    ("warps split_q(4)  tile q = 256", "E0812", "16 or 32 rows"),
+    ("warps specialized(consumer = 2)", "E0810", "trade registers"),
+    ("overlap off", "E0811", "trail"),
+    ("rescale eager", "E0811", "divided by the sum once"),
+    ("rescale conditional 20", "E0811", "greatest in f16"),
+    ("skip table", "E0811", "tables"),
+    ("split k = auto", "E0811", "all keys"),
+    ("map persistent", "E0811", "scalar registers"),
+    ("order k", "E0811", "residue class"),
+    ("order residue, q", "E0813", "for every live position"),
+    ("cluster 2", "E0810", None),
+]
+
+
+@pytest.mark.parametrize(("lines", "code", "note"), REFUSED_LINES)
+def test_a_line_that_cannot_be_honoured_is_refused(lines, code, note):
+    with pytest.raises((Faults, ScheduleFault)) as caught:
+        lowered(spec(CAUSAL, schedule=f"schedule f on gfx942 {{ {lines} }}"))
+    found = caught.value.faults if isinstance(caught.value, Faults) else [caught.value]
+    assert {f.code for f in found} == {code}
+    assert note is None or any(note in (f.note or "") for f in found)
+
+
+REFUSED = {
+    "f32": spec(dtype="f32"),
+    "e4m3": spec(dtype="e4m3", out="bf16"),
+    "320 features": spec(d=320),
+    "40 features": spec(d=40),
+    "features first": spec(key="K[b, h, d, k]"),
+    "pages": kit.STORED["pages"].replace("d : 32", "d : 64"),
+    "a value that is a key": spec(value="K").replace("value  K : bf16", "value K"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_kernel_without_code_is_refused_with_the_reason(name):
+    attn = read_text(REFUSED[name]).kernels[0]
+    with pytest.raises((Faults, TargetFault)) as caught:
+        BACKEND.check(attn, "gfx942", ALIGNED)
+    found = caught.value.faults if isinstance(caught.value, Faults) else [caught.value]
+    assert all(f.code == "E0914" and f.note for f in found)
+    with pytest.raises(TargetFault, match="not aligned"):
+        BACKEND.check(read_text(spec()).kernels[0], "gfx942", frozenset())
+
+
+ALONE = "schedule f on gfx942 { warps split_q(4) }"
+SOFT = ("param slope[h] : f32", "score s = 5 * tanh(s / 5)", "score s = s - slope[h] * abs(q - k)")
+RUN = {
+    "64, whole": (spec(d=64), {"M": 40, "N": 130}),
+    "128, causal, groups of 2": (spec(CAUSAL, h="h : 2", head="h // 2"), {"M": 40, "N": 150}),
+    "64, f16, window, softcap, alibi, sink": (
+        spec(*SOFT, "mask k <= q + N - M and k > q + N - M - 70", "sink sk[h] : f32", d=64, dtype="f16"),
+        {"M": 50, "N": 170},
+    ),
+    "16 rows to a wave, 192 and 64 features": (
+        spec(CAUSAL, d=192, more="e : 64", value="V[b, k, h, e] : bf16", output="O[b, q, h, e]"), {"M": 40, "N": 70}
+    ),
+    "256, rows without keys": (spec(CAUSAL, d=256), {"M": 60, "N": 40}),
+    "packed": (spec(CAUSAL, d=64, **kit.PACKED), {"B": 2, "M": 70, "N": 70}),
+    "padded keys, a wave to a SIMD": (spec(d=64, k="k : N lengths nk", schedule=ALONE), {"B": 2, "M": 30, "N": 130}),
+    "bias and tables": (
+        spec("param doc[b, k] : i32", "bias Bt[h, k] : bf16", "score s = s + Bt[h, k]", "mask doc[b, q] == doc[b, k]", d=64),
+        {"M": 70, "N": 70},
+    ),
+    "dropout, f32 output": (spec("dropout 0.25", CAUSAL, d=64, out="f32"), {"M": 40, "N": 100}),
+    "every fourth key": (spec("mask (q - k) % 4 == 0 and k <= q", d=64), {"M": 90, "N": 90}),
+    "no keys": (spec(d=64), {"M": 20, "N": 0}),
+}  # fmt: skip
+
+
+def ran(program, text, sizes, folder, rounding="nearest"):
+    """(attention, inputs, outputs) of a run on poisoned arrays."""
+    attn = kit.attention(text)
+    sizes = {"B": 1, **sizes}
+    inputs = make_inputs(attn, sizes, 0, "normal")
+    if attn.rng is not None:
+        inputs[attn.rng] = np.array([kit.SEED, kit.OFFSET])
+    env = {**sizes, **dict(program.tile)}
+    for t in program.tensors:
+        if t.name in inputs:
+            env |= {d.name: n for d, n in zip(t.dims, inputs[t.name].shape, strict=True) if isinstance(d, Var)}
+    dead = attn.index(attn.q).storage.kind != "dense"
+    fill = {attn.output: 0.0 if dead else np.nan, attn.lse: -np.inf if dead else np.nan}
+    outputs = {
+        t.name: np.full(tuple(int(evaluate(d, env)) for d in t.dims), fill[t.name])
+        for t in program.tensors
+        if t.mode == "out"
+    }
+    arrays = host_hip.typed({**inputs, **outputs}, program, DTYPES)
+    host_hip.run(program, emit(program, rounding), folder, arrays, env)
+    found = {n: arrays[n] for n in outputs}
+    return compare(attn, inputs, found, sizes=sizes, seed=kit.SEED, offset=kit.OFFSET)
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_the_printed_kernel_is_right(name, tmp_path):
+    text, sizes = RUN[name]
+    found = ran(lowered(text), text, sizes, tmp_path)
+    assert [str(r) for r in found.values() if not r.ok] == []
+
+
+@pytest.mark.parametrize("rounding", ["away", "zero"])
+def test_other_roundings_stay_near(rounding, tmp_path):
+    """Weights rounded towards zero err by up to twice as much, which is no spec's contract, and shows."""
+    text, sizes = RUN["64, whole"]
+    report = ran(lowered(text), text, sizes, tmp_path, rounding)["O"]
+    assert report.ok or rounding == "zero"
+    assert report.error < 0.02 if hasattr(report, "error") else "max error" in str(report)
+    made = compile_program(lowered(text), rounding=rounding)
+    assert made.metadata["matrices"] == 96
+
+
+MISTAKES = {
+    "keys are not awaited": ("    // await vm pending 0\n    loads_pending<0>();\n", ""),
+    "keys lie as they come": ("sK_copy_lane ^ i * 2 % 8 * 16", "sK_copy_lane"),
+    "values are not turned": ("column_of(V_tile_stage[0], i)", "V_tile_stage[0][i]"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_planted_mistake_shows(name, tmp_path, monkeypatch):
+    text, sizes = RUN["64, whole"]
+    program = lowered(text)
+    printed = emit(program)
+    old, new = MISTAKES[name]
+    assert old in printed.text
+    broken = type(printed)(**{**vars(printed), "text": printed.text.replace(old, new)})
+    monkeypatch.setitem(globals(), "emit", lambda *_: broken)
+    found = ran(program, text, sizes, tmp_path)
+    assert not all(r.ok for r in found.values())
