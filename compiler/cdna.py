@@ -97,14 +97,18 @@ def options_of(point: Point, attn: Attention) -> WaveOptions:
 
 
 def interleaved(matrices: int, reads: int, special: int, rows: int) -> tuple[Interleave, ...]:
-    """An order of a compute cluster's instructions: reads and exponentials, of 4 slots each, behind the first products, and what
-    else a product's slots hold behind the others.  An instruction of 32 rows has 8 slots, one of 16 has 4, the first its own
+    """An order of a compute cluster's instructions: two reads, reads and exponentials, of 4 slots each, behind the first
+    products, and what else a product's slots hold behind the others.  An instruction of 32 rows has 8 slots, one of 16 has 4, the first its own
     (AMD matrix instruction calculator, cdna3: co-executed VALU)."""
     each, room = (1, 7) if rows == 32 else (2, 3)
     first = min(matrices // each, max(reads, special))
     both = Interleave(first, (("matrix", each), ("lds_read", 1), ("vector", 2), ("special", 1)))
     left = matrices - first * each
-    return (both, *((Interleave(left, (("matrix", 1), ("vector", room))),) if left else ()))
+    return (
+        Interleave(1, (("lds_read", 2),)),
+        both,
+        *((Interleave(left, (("matrix", 1), ("vector", room))),) if left else ()),
+    )
 
 
 def _extent(attn: Attention, name: str) -> int:

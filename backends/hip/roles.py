@@ -92,14 +92,16 @@ def statement(w: Writer, s: Stmt, depth: int) -> None:
             loop(w, s, depth)
         case Cluster(kind, inner, order):
             w.comment(depth, f"---- {kind}")
-            sequence(w, inner, depth)
+            last = max((n for n, x in enumerate(inner) if not isinstance(x, Priority | Await)), default=-1)
+            sequence(w, inner[: last + 1], depth)
             ordered(w, order, depth)
+            sequence(w, inner[last + 1 :], depth)
         case _:
             raise ValueError(f"the hip backend has no text for {type(s).__name__}")
 
 
 def ordered(w: Writer, order: tuple[Interleave, ...], depth: int) -> None:
-    """The order of the instructions before this, back to the last edge."""
+    """The order of the instructions before this, back to the last edge; a priority is one, and so is what waits."""
     for part in order:
         if unknown := [kind for kind, _ in part.counts if kind not in KINDS]:
             raise ValueError(f"the hip backend orders no instructions of kind {unknown[0]}")
