@@ -80,11 +80,8 @@ def options_of(point: Point, attn: Attention) -> WaveOptions:
     deep = 8 if rows == 32 else 16  # contracted by one instruction, of rows x rows
     keys = sum(_extent(attn, d) for d in attn.contracted) // deep * point.keys // rows
     values = _extent(attn, attn.feature) // rows * point.keys // deep
-    weights = (
-        point.keys * rows // 64 // (2 if point.keys % (2 * rows) == 0 else 1)
-    )  # exponentials of a lane beside a product
     read = (keys // 2 - point.keys_ahead // (2 * deep), values // 2 - values * point.values_ahead // (2 * point.keys))
-    scores, outputs = (interleaved(n, max(1, r), weights, rows) for n, r in zip((keys, values), read, strict=True))
+    scores, outputs = (interleaved(n, r) for n, r in zip((keys, values), read, strict=True))
     turns = Turns(
         offset=point.turns,
         keys_ahead=point.keys_ahead,
@@ -96,19 +93,14 @@ def options_of(point: Point, attn: Attention) -> WaveOptions:
     return WaveOptions(point.waves, turns, point.seldom)
 
 
-def interleaved(matrices: int, reads: int, special: int, rows: int) -> tuple[Interleave, ...]:
-    """An order of a compute cluster's instructions: two reads, reads and exponentials, of 4 slots each, behind the first
-    products, and what else a product's slots hold behind the others.  An instruction of 32 rows has 8 slots, one of 16 has 4, the first its own
-    (AMD matrix instruction calculator, cdna3: co-executed VALU)."""
-    each, room = (1, 7) if rows == 32 else (2, 3)
-    first = min(matrices // each, max(reads, special))
-    both = Interleave(first, (("matrix", each), ("lds_read", 1), ("vector", 2), ("special", 1)))
-    left = matrices - first * each
-    return (
-        Interleave(1, (("lds_read", 2),)),
-        both,
-        *((Interleave(left, (("matrix", 1), ("vector", room))),) if left else ()),
-    )
+def interleaved(matrices: int, reads: int) -> tuple[Interleave, ...]:
+    """An order of a compute cluster's instructions: two reads from shared memory, then one more behind each product as long as
+    there are some, so that fragments are there before the product that takes them."""
+    behind = max(0, min(matrices, reads - 2))
+    first = (Interleave(1, (("lds_read", 2),)),) if reads > 1 else ()
+    both = (Interleave(behind, (("matrix", 1), ("lds_read", 1))),) if behind else ()
+    left = matrices - behind
+    return (*first, *both, *((Interleave(left, (("matrix", 1),)),) if left else ()))
 
 
 def _extent(attn: Attention, name: str) -> int:

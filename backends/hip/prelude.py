@@ -66,6 +66,11 @@ DEVICE bool any_lane(bool x) { return __builtin_amdgcn_ballot_w64(x) != 0; }
 // What depends on `x` is computed anew behind this, rather than kept in registers around a loop.
 DEVICE void recomputed(unsigned& x) { asm volatile("" : "+v"(x)); }
 """,
+    "held": """
+// What depends on `x` is computed behind this.
+template <class T>
+DEVICE void held(T& x) { asm volatile("" : "+v"(x)); }
+""",
     "floor_div": """
 DEVICE int floor_div(int x, int y) { return x / y - (x % y != 0 && (x < 0) != (y < 0)); }
 """,

@@ -10,7 +10,7 @@ from tilec.backends.hip import copies, tiles
 from tilec.backends.hip.expressions import CPP, SCALAR
 from tilec.backends.hip.mma import mma
 from tilec.backends.hip.writer import Writer
-from tilec.ir.expr import Fetch, Int, Op, Var
+from tilec.ir.expr import Fetch, Int, Op, Read, Var, walk
 from tilec.ir.nodes import (
     Await,
     Cluster,
@@ -92,12 +92,39 @@ def statement(w: Writer, s: Stmt, depth: int) -> None:
             loop(w, s, depth)
         case Cluster(kind, inner, order):
             w.comment(depth, f"---- {kind}")
+            beside = kind in ("compute", "memory")
+            for name in rows_read(w, inner) if beside else ():
+                w.line(depth, f"held({name});")
             last = max((n for n, x in enumerate(inner) if not isinstance(x, Priority | Await)), default=-1)
             sequence(w, inner[: last + 1], depth)
+            for name in rows_written(w, inner) if beside else ():
+                w.line(depth, f"held({name});")
             ordered(w, order, depth)
             sequence(w, inner[last + 1 :], depth)
         case _:
             raise ValueError(f"the hip backend has no text for {type(s).__name__}")
+
+
+def rows_read(w: Writer, inner: tuple[Stmt, ...]) -> list[str]:
+    """Values of the lane's row that computations of a cluster read before it writes them: held back there, they hold back what
+    is computed from them, which the compiler would move to where its operands are ready."""
+    found: dict[str, None] = {}
+    written: set[str] = set()
+    for s in inner:
+        if not isinstance(s, Compute):
+            continue
+        for e in (s.value, *(() if s.unless is None else (s.unless,))):
+            for x in walk(e):
+                if isinstance(x, Read) and x.buffer not in written and w.is_row(x.buffer):
+                    found.setdefault(w.x.names.buffer(x.buffer))
+        written.add(s.dst.buffer)
+    return list(found)
+
+
+def rows_written(w: Writer, inner: tuple[Stmt, ...]) -> list[str]:
+    """Values of the lane's row that computations of a cluster write: held at its end, and with them what they are made of."""
+    names = (x.dst.buffer for x in inner if isinstance(x, Compute) and w.is_row(x.dst.buffer))
+    return [w.x.names.buffer(n) for n in dict.fromkeys(names)]
 
 
 def ordered(w: Writer, order: tuple[Interleave, ...], depth: int) -> None:

@@ -93,6 +93,10 @@ class Writer:
         found = fragment(b.layout)
         return found if found is not None and found.operand != "C" else None
 
+    def is_row(self, name: str) -> bool:
+        """Whether a buffer has one value for each row of the queries."""
+        return tuple(a.name for a in self.x.registers[name].axes) == (self.x.row,)
+
     def count(self, b: Buffer) -> int:
         """Elements of a tile or a vector that a lane holds.  Raises ValueError for a form that lanes do not have."""
         axes = tuple(a.name for a in b.axes)

@@ -8,11 +8,13 @@ Results differ by the order of tiles alone.
                row, and its weights are the second operand of the product with values where they are (AMD matrix instruction
                calculator, cdna3: registers of C and of B)
     LAG        the values of a tile are multiplied a step after its scores.  A step's clusters are
-                 compute   scores of tile j; exponentials of the last part of the tile before
+                 compute   scores of tile j
                  memory    values of j and keys of the next tile start; statistics of j; fragments of values of the tile before
-                 compute   output += values . weights of the tile before; exponentials of the other parts of j
+                 compute   output += values . weights of the tile before
                  memory    outputs are rescaled; values of j to shared memory; fragments of keys of the next tile
-               A cluster ends with a barrier of all waves
+               Exponentials stand beside memory, those of the last part of j in the second memory cluster and the others in the
+               first, all rounded in the second; or beside products, those of the last part in the first compute cluster of
+               the next step and the others in the second one.  A cluster ends with a barrier of all waves
     OFFSET     the second half of the waves meets one barrier more before the loops, the first half one more behind them: where
                one half computes, the other, on the same SIMDs, moves memory.  Without it there is a wave to a SIMD, and a step is
                one cluster and one barrier, within which the toolchain interleaves
@@ -21,8 +23,8 @@ Results differ by the order of tiles alone.
                as the other half may write over it next
     AHEAD      of the fragments of an operand that a compute cluster multiplies, the first come in the memory cluster before it:
                of keys those of the first part, which the first half of the waves brings, as the second half still awaits its own
-    CARRY      `j_prev` is the tile whose exponentials are left over, and what these subtract is in the same rows whichever loop
-               its step was of: a loop without dead rows to guard against has one more statement for it
+    CARRY      where exponentials are left over for the next step, `j_prev` is the tile that they are of, and what they subtract
+               is in the same rows whichever loop its step was of: a loop without dead rows has one more statement for it
     PEEL, NEXT the first step stands before the loops: cluster `prologue`, of the last tile that any loop walks.  The tile after j
                is j - 1 within a part of the mask, else the last one of the nearest part below that has tiles, -1 if none has
     OWN        query rows are loaded into registers by the wave that has them
@@ -34,6 +36,7 @@ Raises ScheduleFault E0811 for steps or operands of another form, E0812 for keys
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from tilec.ir.build import add, compare, minimum, mod, sub, where
 from tilec.ir.expr import ONE, ZERO, Expr, Int, Var
@@ -42,6 +45,7 @@ from tilec.ir.nodes import (
     Bar,
     Barrier,
     Cluster,
+    Compute,
     For,
     If,
     Interleave,
@@ -68,11 +72,12 @@ SLOTS = 2  # of keys and of values
 
 @dataclass(frozen=True)
 class Turns:
-    """`offset`: rule OFFSET.  `keys_ahead`: features of the first part of keys whose fragments a memory cluster reads, and
-    `values_ahead`: keys of values; rule AHEAD.  `scores`, `outputs`: order of the instructions of the two compute clusters.
-    `registers` of a lane at most."""
+    """`offset`: rule OFFSET.  `beside`: where exponentials stand, rule LAG.  `keys_ahead`: features of the first part of keys
+    whose fragments a memory cluster reads, and `values_ahead`: keys of values; rule AHEAD.  `scores`, `outputs`: order of the
+    instructions of the two compute clusters.  `registers` of a lane at most."""
 
     offset: bool = True
+    beside: Literal["memory", "products"] = "memory"
     keys_ahead: int = 64
     values_ahead: int = 16
     scores: tuple[Interleave, ...] = ()
@@ -178,6 +183,21 @@ class _PingPong:
         step = split(loop)
         return sort((*step.softmax, *step.pack), self.operands.parts)
 
+    @property
+    def carries(self) -> bool:
+        """Whether exponentials are left over: rule CARRY."""
+        return not self.turns.offset or self.turns.beside == "products"
+
+    def apart_from_pack(self, loop: For) -> tuple[tuple[Stmt, ...], tuple[Stmt, ...]]:
+        """`early`, and of it what rounds the weights."""
+        operand, early = split(loop).gather.a.buffer, self.early(loop)
+        rounds = tuple(s for s in early if isinstance(s, Compute) and s.dst.buffer == operand)
+        return tuple(s for s in early if s not in rounds), rounds
+
+    def last(self, loop: For) -> tuple[Stmt, ...]:
+        """Exponentials of the last of several parts, in their own step."""
+        return tuple(s for part in self.softmax(loop).weights[1:][-1:] for s in part)
+
     def early(self, loop: For) -> tuple[Stmt, ...]:
         """Exponentials of the parts that stand in their own step: all but the last one, or the only one."""
         weights = self.softmax(loop).weights
@@ -191,6 +211,8 @@ class _PingPong:
     def statistics(self, loop: For, general: For) -> tuple[Stmt, ...]:
         """With the rows that `late` reads."""
         own, whole = self.softmax(loop), self.softmax(general)
+        if not self.carries:
+            return own.statistics
         return (*own.statistics, *same_rows(whole.weights[-1], own.weights[-1]))
 
     def prologue(self, general: For) -> tuple[Stmt, ...]:
@@ -208,6 +230,7 @@ class _PingPong:
             *self.fetch(general, ONE),
             *self.softmax(first).statistics,
             *self.early(first),
+            *(() if self.carries else self.last(first)),
             Await(MEMORY, 0),
             *o.store_values(ZERO),
             Await(LDS, 0),
@@ -239,16 +262,22 @@ class _PingPong:
         statistics, early, late = self.statistics(loop, general), self.early(loop), self.late(general)
         if self.turns.offset:
             read = o.first_values(other)
+            beside: tuple[Stmt, ...] = ()
+            behind: tuple[Stmt, ...] = ()
+            if not self.carries:
+                beside, rounds = self.apart_from_pack(loop)
+                behind, early, late = (*rounds, *self.last(loop)), (), ()
             scores = (*o.rest_of_keys(here), first, *late, *others)
             outputs = (*o.rest_of_values(other), *o.outputs(step), *early)
+            end = (*step.rescale, *behind, *o.store_values(here), *self.ahead(other), Await(LDS, 0), *count)
             body: tuple[Stmt, ...] = (
                 Cluster("compute", (Priority(1), *scores, Priority(0)), self.turns.scores),
                 self.sync,
-                Cluster("memory", (*start, *read, *statistics, *_awaited(read))),
+                Cluster("memory", (*start, *read, *statistics, *beside, *_awaited(read))),
                 self.sync,
                 Cluster("compute", (Priority(1), *outputs, Priority(0), Await(MEMORY, 0)), self.turns.outputs),
                 self.sync,
-                Cluster("memory", (*step.rescale, *o.store_values(here), *self.ahead(other), Await(LDS, 0), *count)),
+                Cluster("memory", end),
                 self.sync,
             )
         else:
@@ -262,7 +291,7 @@ class _PingPong:
     def epilogue(self, general: For) -> tuple[Stmt, ...]:
         """The values of the last step."""
         o, other = self.operands, mod(add(self.step, 1), SLOTS)
-        return (*self.late(general), *o.all_values(other), *o.outputs(split(general)))
+        return (*(self.late(general) if self.carries else ()), *o.all_values(other), *o.outputs(split(general)))
 
 
 def _awaited(moves: tuple[Stmt, ...]) -> tuple[Stmt, ...]:

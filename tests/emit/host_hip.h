@@ -165,6 +165,8 @@ DEVICE float lane_value(float x, unsigned bits) {
 }
 // abs() is that of the C library.
 DEVICE void recomputed(unsigned&) {}
+template <class T>
+DEVICE void held(T&) {}
 DEVICE float exp2_(float x) { return exp2f(x); }
 DEVICE float log2_(float x) { return log2f(x); }
 DEVICE float tanh_(float x) { return tanhf(x); }

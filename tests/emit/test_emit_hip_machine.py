@@ -11,6 +11,7 @@ from feature_specs import CAUSAL, kernel
 
 from tilec.arith.evaluate import evaluate
 from tilec.backends.hip import compile_program
+from tilec.cdna import WaveOptions
 from tilec.frontend import read_text
 from tilec.ir.expr import Var
 from tilec.ir.parse import parse_program
@@ -18,6 +19,7 @@ from tilec.ir.print import show_program
 from tilec.native import lower_native
 from tilec.oracle.inputs import make_inputs
 from tilec.oracle.numerics import verify as compare
+from tilec.passes.ping_pong import Turns
 from tilec.targets.gfx942.codeobject import read
 from tilec.targets.gfx942.emulator import Emulator
 
@@ -96,6 +98,14 @@ def test_a_kernel_is_right_and_silent(name):
     assert run.findings == ()
     if "128, " in name:
         assert [(b.instruction, b.cycles) for b in run.bank_cycles if b.cycles != b.ideal] == []
+
+
+def test_exponentials_beside_products():
+    """The other place for them, with what is left over for the next step."""
+    text, sizes = RUN["128, causal, rows and keys that end early"]
+    options = WaveOptions(seldom=8.0, turns=Turns(beside="products"))
+    complaints, run = launched(kit.on_waves(text, options)["place_fragments"], text, sizes)
+    assert (complaints, run.findings) == ([], ())
 
 
 @pytest.mark.parametrize("seed", [1, 2])

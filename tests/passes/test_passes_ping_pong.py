@@ -37,6 +37,8 @@ def test_the_oracle_agrees(name):
     assert kit.complaints(placed(text), text, sizes) == []
     assert kit.complaints(placed(text, WaveOptions(seldom=8.0), 128, 2), text, sizes, seed=1) == []
     assert kit.complaints(placed(text, ALONE, 128), text, sizes, seed=2) == []
+    beside = WaveOptions(seldom=8.0, turns=Turns(beside="products"))
+    assert kit.complaints(placed(text, beside), text, sizes, seed=3) == []
 
 
 @pytest.mark.parametrize(("rows", "keys"), [(256, 32), (128, 32), (128, 128)])
