@@ -25,6 +25,7 @@ from tilec.ir.expr import show
 from tilec.ir.nodes import Let, Program, Seek
 from tilec.legality import check_target
 from tilec.lowering import Lowering
+from tilec.passes.names import distinct_indices
 from tilec.roofline import Roofline, roofline
 from tilec.shapes import call_sizes
 from tilec.targets import Target, target
@@ -77,17 +78,19 @@ def explain(
     """`attn` has its constants bound; `found` is how it was lowered for this target; `by_line`: a `map` line chose its map.
 
     `sizes` gives every symbol: then tiles are counted and the roofline is drawn."""
-    program = found.sequential
-    tile = {i: tile_of(program, i) for i in (attn.q, attn.k)}
+    program, inside = found.sequential, distinct_indices(attn)  # as the program calls its indices
+    tile = {attn.q: tile_of(program, inside.q)}
+    if key_loops(program):  # a mask may keep nothing
+        tile[attn.k] = tile_of(program, inside.k)
     normal = normalise(attn.mask, q=attn.q, k=attn.k, params={t.name: t.facts for t in attn.tensors})
     stages = next((loop.stages for loop in key_loops(program) if loop.stages), None)
     budget = None
-    if found.program is program:
+    if found.program is program and attn.k in tile:
         budget = shared_memory(attn, target, tile[attn.q], tile[attn.k], stages or 1, program.roles[0].warps)
     counts = roof = maps = None
-    if sizes is not None:
+    if sizes is not None and attn.k in tile:
         full = call_sizes(attn, sizes)
-        counts = count_tiles(program, attn, full)
+        counts = count_tiles(program, inside, full)
         roof = roofline(attn, target, full, counts.live) if counts is not None else None
         before = dict(found.passes).get("choose_tiles")
         maps = None if before is None else map_facts(before, program, attn, target, sizes, by_line)
@@ -108,7 +111,7 @@ def explain(
         roof=roof,
         native=native_facts(found.program, attn, target, sizes) if found.backend == "cuda" else None,
         maps=maps,
-        step=step_facts(program, attn, target),
+        step=step_facts(program, attn, target) if attn.k in tile else None,
     )
 
 
@@ -204,10 +207,14 @@ def _roof_data(r: Roofline) -> dict[str, Any]:
 
 def to_text(e: Explanation) -> str:
     """For a person."""
-    q, k = e.attn.q, e.attn.k
     by = f" ({', '.join(e.program.notes)})" if e.program.notes else ""
     lines = [f"{e.attn.name} on {e.target.name} ({e.target.device}), {e.backend} backend", *e.passed_over, ""]
-    lines += [f"tiles     {q} = {e.tile[q]}, {k} = {e.tile[k]}" + (f", {e.stages} stages" if e.stages else "") + by]
+    lines += [
+        "tiles     "
+        + ", ".join(f"{i} = {n}" for i, n in e.tile.items())
+        + (f", {e.stages} stages" if e.stages else "")
+        + by
+    ]
     lines += [f"blocks    {e.program.grid.title}"]
     if e.budget is not None and e.target.vendor != "cpu":
         lines += [f"shared    {e.budget}"]
@@ -218,7 +225,7 @@ def to_text(e: Explanation) -> str:
     lines += ["", f"rows      {_rows(e.rows)}"]
     if e.unknown:
         lines += ["", *(render(u.fault) for u in e.unknown)]
-    if e.sizes is not None:
+    if e.sizes is not None and e.attn.k in e.tile:
         lines += ["", "for " + ", ".join(f"{n} = {v}" for n, v in e.sizes.items())]
         lines += e.counts.lines() if e.counts else ["  the tiles visited depend on the values of tensors"]
     if e.native is not None:

@@ -18,6 +18,7 @@ from tilec.dsl.faults import Faults, TargetFault
 from tilec.frontend import Spec, bind, unbound_constants
 from tilec.ir.attention import Attention
 from tilec.ir.nodes import Program
+from tilec.passes.names import distinct_indices
 from tilec.pipeline import stages
 from tilec.roofline import Roofline, roofline
 from tilec.schedule import Schedule, Strategy
@@ -221,7 +222,7 @@ def predict_kernel(
     found = Model(spec, bound, machine, sizes, progress, models)
     start = found.start()
     first = found.program(start)
-    counts = None if key_ranges(first, sizes) is None else count_tiles(first, bound, sizes)
+    counts = None if key_ranges(first, sizes) is None else count_tiles(first, distinct_indices(bound), sizes)
     if counts is None:
         message = f"the key tiles that `{attn.name}` visits depend on tensors: there is nothing to predict from"
         raise TargetFault("E0905", message, source=spec.source)

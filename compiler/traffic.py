@@ -13,6 +13,7 @@ from tilec.ir.attention import Attention
 from tilec.ir.expr import free_vars
 from tilec.ir.nodes import Program
 from tilec.oracle.scalar import evaluate
+from tilec.passes.names import distinct_indices
 from tilec.pipeline import bytes_per_key
 from tilec.targets import Target
 from tilec.tune import model
@@ -26,8 +27,9 @@ Ranges = tuple[tuple[str, ...], dict[tuple[int, ...], tuple[int, int]]]
 
 def shape_of(p: Program, attn: Attention) -> model.Shape:
     """Tiles, waves and stages of a program with tiles."""
+    inside = distinct_indices(attn)
     stages = next((loop.stages for loop in key_loops(p) if loop.stages), None)
-    return model.Shape(tile_of(p, attn.q), tile_of(p, attn.k), p.roles[0].warps or 4, stages or 1)
+    return model.Shape(tile_of(p, inside.q), tile_of(p, inside.k), p.roles[0].warps or 4, stages or 1)
 
 
 def step_clocks(attn: Attention, target: Target, shape: model.Shape) -> float:
@@ -51,7 +53,7 @@ def traffic_of(
 ) -> Traffic:
     """The simulation of a program with a block map, whose key step takes so many clocks.  `ranges`: as `count.key_ranges`, of
     `sizes`, every symbol of the call."""
-    found = taken(p, sizes)
+    found, attn = taken(p, sizes), distinct_indices(attn)  # as in the program
     names, table = ranges
     at = np.stack([found.at[n] for n in names], axis=-1) if names else np.zeros((len(found.block), 0), np.int64)
     distinct, back = np.unique(at, axis=0, return_inverse=True)

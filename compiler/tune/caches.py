@@ -1,11 +1,11 @@
 """A simulator of blocks on dies with an L2 each and a last level of cache shared by all: hit rates and the time of the grid.
 
-Blocks are dispatched in the order of their numbers, block i to die i % dies, there to the next unit that is free (LLVM AMDGPU
-usage and HipKittens, arXiv 2511.08083).  A block walks ranges of one or more streams, whose pieces are the keys and values of
-one step.  It computes on one piece while the next is on its way; a step takes `clocks`, more or less by a normal deviate of
-`jitter`, which is the tile's own: the same under every map.  A piece is found in the L2 of the die, or in the last level, or
-comes from memory; last level and memory are queues of their bandwidth, in front of a latency.  A piece that is on its way
-already counts as found: it is moved once.
+Blocks are dispatched in the order of their numbers, block i to die i % dies, there to the next unit that is free (Chiplet FA,
+arXiv 2511.02132; HipKittens, arXiv 2511.08083).  A block walks ranges of one or more streams, whose pieces are the keys and
+values of one step.  It computes on one piece while the next is on its way; a step takes `clocks`, more or less by a normal
+deviate of `jitter`, which is the tile's own: the same under every map.  A piece is found in the L2 of the die, or in the last
+level, or comes from memory; last level and memory are queues of their bandwidth, in front of a latency.  A piece that is on its
+way already counts as found: it is moved once.
 
 The L2 is set-associative by pieces: a piece of n bytes has one line in each of n / line sets, so that there are sets * line / n
 groups of sets, each of `ways` pieces, the least recent out; which group is a hash of the piece's number, as AMD's L2 hashes

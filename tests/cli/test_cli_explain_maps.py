@@ -72,6 +72,22 @@ def test_a_line_is_named_and_its_map_shown(run):
     assert found["maps"]["chosen"] in found["maps"]["maps"]
 
 
+def test_indices_may_be_called_what_programs_say(run, tmp_path):
+    path = tmp_path / "named.tile"
+    text = SPEC.format(mask="mask k <= q + 64 * cta", schedule="", storage="").replace("h :", "cta :")
+    path.write_text(text.replace("q, h,", "q, cta,").replace("h // 2", "cta // 2"))
+    result = CliRunner().invoke(main, ["explain", str(path), "--target", "gfx942", *SHAPE, "--json"])
+    maps = json.loads(result.stdout)[0]["maps"]["maps"]
+    assert len({round(m["ideal"], 12) for m in maps.values()}) == 1
+
+
+@pytest.mark.parametrize("on", ["gfx942", "sm80"])
+def test_a_mask_may_keep_nothing(run, on):
+    (found,) = json.loads(run(*SHAPE, "--json", mask="mask k > q + N + M", on=on))
+    assert (found["loops"], found["maps"], found["step"], list(found["tile"])) == ([], None, None, ["q"])
+    assert "none: the mask keeps nothing" in run(*SHAPE, mask="mask k > q + N + M", on=on)
+
+
 def test_no_maps_where_nothing_is_known_of_dies_or_lengths(run):
     for words, more in (((), {}), (SHAPE, {"on": "sm80"}), (SHAPE, {"on": "gfx950"})):
         (found,) = json.loads(run(*words, "--json", **more))
