@@ -8,7 +8,7 @@ simulator.
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
@@ -32,11 +32,11 @@ class Heads:
 def candidates(target: Target, heads: Heads) -> dict[str, BlockMap]:
     """Maps by the name that the record gives them."""
     n, group, span = target.xcds, heads.sharing, WAVES * target.units
-    cached = {"l2": target.l2, "bytes_per_key": heads.bytes_per_key, "sharing": group, "keys": heads.keys}
+    cached = BlockMap(l2=target.l2, bytes_per_key=heads.bytes_per_key, sharing=group, keys=heads.keys)
     return {
         "linear": BlockMap(),
         "block_first": BlockMap("block_first"),
-        "longest_first": BlockMap("longest_first", **cached),  # type: ignore[arg-type]
+        "longest_first": replace(cached, order="longest_first"),
         "fold": BlockMap(fold=True),
         "runs": BlockMap(xcds=n),
         "runs_longest_first": BlockMap("longest_first", n),
