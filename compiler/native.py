@@ -24,6 +24,8 @@ from typing import Literal
 from tilec import ampere, cdna
 from tilec.dsl.faults import ScheduleFault, TargetFault
 from tilec.ir.attention import Attention
+from tilec.ir.build import cdiv
+from tilec.ir.expr import Int
 from tilec.ir.nodes import Program
 from tilec.legality import check_schedule, check_target
 from tilec.passes.choose_tiles import Choice, choose_tiles
@@ -35,7 +37,7 @@ from tilec.passes.overlap import COLUMNS, ROWS_OF_A_THREAD, Pipeline, overlap
 from tilec.passes.pack_rows import group_of, pack_rows
 from tilec.passes.pair_heads import PAIR, pair_heads, pairable
 from tilec.passes.place_buffers import place_buffers
-from tilec.passes.prove_mask import prove_mask
+from tilec.passes.prove_mask import prove_mask, residue_order
 from tilec.passes.rescale_seldom import rescale_seldom
 from tilec.passes.row_values import row_values
 from tilec.passes.scope import key_axes
@@ -156,8 +158,16 @@ def program_at(attn: Attention, target: str, schedule: Schedule | None, point: P
     return program
 
 
+def period_of(case: Case) -> int:
+    """Residue classes that rows and keys are walked by; 1 where they are walked in order."""
+    residue = residue_order(case.attn) if mask_options(case).residue else None
+    return residue.period.value if residue is not None and isinstance(residue.period, Int) else 1
+
+
 def grouped(case: Case) -> bool:
-    """Whether heads that share a key head share a tile: in calls of few queries, unless CTAs share keys."""
+    """Whether heads that share a key head share a tile: in calls of few queries, unless CTAs share keys, and in order."""
+    if period_of(case) > 1:
+        return False
     return "short" in case.features and case.schedule.cluster is None and group_of(case.attn) is not None
 
 
@@ -224,7 +234,9 @@ def _shaped(program: Program, case: Case, point: Point) -> Iterator[tuple[str, P
 def _order(case: Case) -> BlockMap:
     """As for every backend; but where data decide how long tiles are and nothing is asked for, the last rows come first too:
     under causal masks the first rows of a document are the shortest, and what is claimed last should be short."""
-    order = replace(block_map(case), units=None)
+    order, period = replace(block_map(case), units=None), period_of(case)
+    if period > 1:  # a class has as much less to keep in caches
+        order = replace(order, keys=cdiv(order.keys, period))
     dense = case.attn.index(case.attn.q).storage.kind != "packed"
     if case.schedule.map is None and dense and data_decides(case.attn):
         return replace(order, order="longest_first")
@@ -235,7 +247,7 @@ def clustered(case: Case, point: Point) -> bool:
     """Whether pairs of CTAs share keys: if a line says so; where none does, if the point does, for whole tensors of many rows."""
     if case.schedule.cluster is not None:
         return case.schedule.cluster == PAIR
-    dense = all(i.storage.kind == "dense" for i in case.attn.indices)
+    dense = all(i.storage.kind == "dense" for i in case.attn.indices) and period_of(case) == 1
     return point.cluster == PAIR and dense and "short" not in case.features
 
 

@@ -74,6 +74,3 @@ def _others(attn: Attention, s: Schedule) -> Iterator[Fault]:
         yield refused(line, at(s, "rescale"), note, "`rescale conditional 8`")
     if s.skip == "table":
         yield refused("skip table", at(s, "skip"), "tables of tiles", "remove the line, or write `skip proved`")
-    if s.order is not None and s.order != (attn.q,):
-        note = "tiles of a residue class are no boxes, and rows are walked in one order"
-        yield refused(f"order {', '.join(s.order)}", at(s, "order"), note, f"`order {attn.q}`")

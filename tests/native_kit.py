@@ -55,6 +55,8 @@ SPECS = {
     "narrow values": kernel(CAUSAL, more="e : 16", value="V[b, k, h, e] : bf16", output="O[b, q, h, e]", **SMALL),
     "two pairs": kernel("query Qr[b, q, h, r] : bf16", "key Kr[b, k, r] : bf16", CAUSAL, more="r : 16", **SMALL),
     "dropout": kernel("dropout 0.25", CAUSAL, **SMALL),
+    "every third": kernel("mask (q - k) % 3 == 0 and k <= q and k > q - 400", **SMALL),
+    "every fifth, from the second, dropout": kernel("dropout 0.25", "mask (q - k) % 5 == 1", **SMALL),
     "no lse": kernel(CAUSAL, lse="", **SMALL),
 }  # fmt: skip
 PACKED = {"q": "q : M packed cu_q", "k": "k : N packed cu_k"}

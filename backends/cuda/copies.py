@@ -4,7 +4,8 @@ A tile of 16-bit values lies in panels of 64 columns (128 bytes), 128-byte swizz
 box of a rank-5 map over (64 columns, rows, panels, other dimensions); another one panel by panel, in boxes of a map over
 (columns, rows, other dimensions).  What is outside the tensor is filled with zeros, which count as bytes.
 
-Rows that are positions of several heads come in boxes with the heads before the positions.
+Rows that are positions of several heads come in boxes with the heads before the positions.  Rows of a residue class come in boxes
+of the map of their class.
 A tile in pages comes in such boxes of the rows that lie in one page for certain: each lane looks one up and copies its boxes.
 """
 
@@ -17,6 +18,7 @@ from tilec.backends.cuda.expressions import SCALAR
 from tilec.backends.cuda.writer import Box, Writer
 from tilec.ir.axes import constant, stage_bytes
 from tilec.ir.build import add, conjuncts, floordiv, mul, sub
+from tilec.ir.classes import class_of
 from tilec.ir.expr import ZERO, Expr, Float, Int, Iota, Op, Read, Var, transform, walk
 from tilec.ir.groups import groups_of
 from tilec.ir.nodes import Buffer, Compute, Copy
@@ -24,6 +26,7 @@ from tilec.ir.pages import Pages, at_lane, pages_of
 
 PANEL = 64  # 16-bit columns of 128 bytes
 ROW = 128  # bytes of a panel's row
+PERIOD = 8  # maps of a tensor, for queries, keys and values each
 CHUNK = "box of a tile"  # a scalar that no program has
 
 
@@ -31,7 +34,7 @@ def copy(w: Writer, s: Copy, depth: int) -> None:
     """Prints a Copy.  Raises ValueError for one that is not a box of rows of a tensor, signalled by an mbarrier."""
     part = part_of(w, s)
     box = box_of(w, s, part)
-    name = w.kernel.boxes.setdefault(box, w.x.names.map(box.tensor, box))
+    name = map_of(w, s, box)
     if s.signal is None or w.role.unit != "warp":
         raise ValueError(f"{s.dst.buffer}: the cuda backend copies from a warp, with an mbarrier to signal")
     signal, bar = w.barrier(s.signal)
@@ -52,7 +55,11 @@ def copy(w: Writer, s: Copy, depth: int) -> None:
                 f"{s.signal.name} is not completed by an equal part of {tile.name} from each CTA of the cluster"
             )
         function = f"copy_box_everywhere<{cluster}>"
-    start = [w.x.show(transform(i, _without_lanes)) for i in s.index[:-1]]
+    every = class_of(s.index)
+    index = (
+        s.index if every is None else tuple(every.number if n == every.position else i for n, i in enumerate(s.index))
+    )
+    start = [w.x.show(transform(i, _without_lanes)) for i in index[:-1]]
     others = [start[n] for n in reversed(range(len(start))) if n not in (box.axis, *box.heads[:1])]
     first = [start[n] for n in (*box.heads[:1], box.axis)]
     w.line(depth, "if (lane == 0) {")
@@ -68,6 +75,17 @@ def copy(w: Writer, s: Copy, depth: int) -> None:
         place = ", ".join(_five("0", *first, w.x.show(part.panel), *others))
         w.line(depth + 1, f"{function}({to}, {name}, bar, {place});")
     w.line(depth, "}")
+
+
+def map_of(w: Writer, s: Copy, box: Box) -> str:
+    """The map that a copy reads through: one for each residue class, of which the rows' is picked."""
+    boxes = [replace(box, first=n) for n in range(box.period)]
+    names = [w.kernel.boxes.setdefault(b, w.x.names.map(b.tensor, b)) for b in boxes]
+    every = class_of(s.index)
+    if every is None:
+        return names[0]
+    residue = w.x.text(every.residue, SCALAR).at(5)
+    return "(" + "".join(f"{residue} == {n} ? {name} : " for n, name in enumerate(names[:-1])) + names[-1] + ")"
 
 
 def copy_pages(w: Writer, s: Copy, box: Box, pages: Pages, name: str, bar: str, depth: int) -> None:
@@ -135,12 +153,14 @@ def box_of(w: Writer, s: Copy, part: Part) -> Box:
     columns_from = next((x.start for x in s.dst.windows if x.axis == columns), ZERO)
     last = add(columns_from, Iota(columns))
     along = [n for n, i in enumerate(s.index) if Iota(rows) in walk(i)]
-    pages, groups, height = pages_of(s.index), groups_of(s.index), part.rows
+    pages, groups, every, height = pages_of(s.index), groups_of(s.index), class_of(s.index), part.rows
     position = s.index[along[0]] if along else Int(0)
     if pages is not None:
         along, height, position = [pages.row], gcd(pages.size, height), pages.position
     elif groups is not None:
         along, position = [groups.position], groups.row
+    elif every is not None:
+        position = every.number
     if (
         len(along) != 1
         or len(s.index) > 5
@@ -162,9 +182,12 @@ def box_of(w: Writer, s: Copy, part: Part) -> Box:
         raise ValueError(
             f"rows of {tensor.name} that lie in one page are no multiple of 8, or its pages have other sizes"
         )
+    period = 1 if every is None else every.period
+    if period > PERIOD:
+        raise ValueError(f"{tensor.name} has a map for each of at most {PERIOD} residue classes, not {period}")
     if width % PANEL or len(s.index) > 4 or pages is not None or height < w.size(buffer, 0):
-        return Box(tensor.name, axis, height, PANEL, single=True, heads=heads)
-    return Box(tensor.name, axis, height, PANEL * part.panels, heads=heads)
+        return Box(tensor.name, axis, height, PANEL, single=True, heads=heads, period=period)
+    return Box(tensor.name, axis, height, PANEL * part.panels, heads=heads, period=period)
 
 
 def _room(w: Writer, b: Buffer) -> int:

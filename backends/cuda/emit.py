@@ -26,6 +26,7 @@ from tilec.backends.cuda.writer import STEP, WIDTH, Box, Kernel, Writer, filled_
 from tilec.ir.nodes import Program, Role
 
 REGISTERS = 65536  # of a multiprocessor
+MAPS = 28  # of 128 bytes each, beside the other parameters, in 4 KB: CUDA C++ programming guide, function parameters
 TYPES = frozenset({"TensorMap", "INF", "DEVICE", "max", "min", "abs"})
 
 
@@ -83,6 +84,9 @@ class _Emitter:
         body = self.body()
         used = _words(body)
         parameters = [p for p in self.parameters() if p.name in used]
+        maps = sum(p.kind == "map" for p in parameters)
+        if maps > MAPS:
+            raise ValueError(f"the kernel has {maps} tensor maps, of which its parameters hold {MAPS}")
         declared = [STEP + line for line in self.declarations(used)]
         p = self.program
         head = [f"// {p.name}, for {p.target}.", "//"]

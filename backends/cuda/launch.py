@@ -49,7 +49,7 @@ def tensor_map(t: Tensor, dtype: str, box: Mapping[str, Any]) -> Any:
         driver.cuTensorMapEncodeTiled(
             MAP_DTYPES[dtype],
             len(g.dims),
-            t.data_ptr(),
+            t.data_ptr() + g.offset,
             [driver.cuuint64_t(n) for n in g.dims],
             [driver.cuuint64_t(n) for n in g.steps],
             [driver.cuuint32_t(n) for n in g.box],

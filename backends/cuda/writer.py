@@ -18,7 +18,7 @@ from tilec.ir.nodes import Bar, Barrier, Buffer, Program, Role
 class Box:
     """What one copy brings of a tensor: `rows` along dimension `axis`, and of the last one `columns`: all of them as whole
     panels, or one panel of which a part may be outside the tensor (`single`).  `heads`: none, or the dimension along which
-    rows come first, and how many do."""
+    rows come first, and how many do.  Rows are every `period`-th position from `first` on."""
 
     tensor: str
     axis: int
@@ -26,6 +26,8 @@ class Box:
     columns: int
     single: bool = False
     heads: tuple[int, ...] = ()
+    period: int = 1
+    first: int = 0
 
 
 @dataclass

@@ -224,7 +224,7 @@ def _check(s: Load, tile: Buffer) -> None:
         note = f"wgmma takes both operands of {' and '.join(FLOATS)} from shared memory as they lie in it"
         raise ScheduleFault("E0811", f"`{s.tensor}` is {tile.dtype}", note=note, hint=hint)
     if not s.box:
-        note = "its positions have a stride, or are gathered"
+        note = "its positions have a stride that no class has, or are gathered"
         message = f"a tile of `{s.tensor}` is no box of the tensor, as the tensor memory accelerator copies them"
         raise ScheduleFault("E0811", message, note=note, hint=hint)
 

@@ -6,7 +6,8 @@ hardware answers with zeros, or with `sequences` "inside the sequence", which is
 out (`j * TK + iota(k)` for `@k`), so that a printer sees the corner of the box; a loop that no longer reads the positions no
 longer computes them.  No result changes.
 
-A stride between positions (residue order) or a gather (pages) leaves a Load as it is.
+A stride between positions (residue order) or a gather (pages) leaves a Load as it is; with `sequences`, rows of a class of
+positions and rows of pages are boxes too.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilec.ir.build import add, conjuncts
+from tilec.ir.classes import class_of
 from tilec.ir.expr import ONE, ZERO, Expr, Fetch, Int, Iota, Op, Read, Var, substitute, walk
 from tilec.ir.groups import groups_of
 from tilec.ir.nodes import Buffer, Cluster, Compute, For, If, Load, Program, Slot, Stmt, While, rewrite
@@ -140,8 +142,11 @@ def _boxed(s: Load, known: dict[Expr, Expr], rule: _Rule) -> Load | None:
 
 
 def _as_rows(index: tuple[Expr, ...], tile: Buffer, rule: _Rule) -> tuple[Expr, ...]:
-    """The index of a tile in pages, or of groups of heads, as if its rows were those of the sequence; any other as it is."""
-    pages, groups = pages_of(index), groups_of(index)
+    """The index of a tile in pages, of groups of heads, or of a residue class, as if its rows were those of the sequence; any
+    other as it is."""
+    pages, groups, every = pages_of(index), groups_of(index), class_of(index)
+    if every is not None and rule.sequences:
+        return tuple(every.number if n == every.position else i for n, i in enumerate(index))
     if groups is not None and rule.sequences:
         named = {groups.head: ZERO, groups.position: groups.row}
         return tuple(named.get(n, i) for n, i in enumerate(index))

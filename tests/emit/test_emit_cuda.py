@@ -166,7 +166,7 @@ def test_artifact_is_complete():
     assert Artifact.from_files(made.to_files()) == made
     assert made.metadata["threads"] == 384
     assert made.metadata["shared"] <= 232448
-    box = {"tensor": "Q", "axis": 1, "rows": 64, "columns": 128, "single": False, "heads": []}
+    box = {"tensor": "Q", "axis": 1, "rows": 64, "columns": 128, "single": False, "heads": [], "period": 1, "first": 0}
     assert made.metadata["boxes"]["Q_map"] == box
 
 

@@ -329,7 +329,9 @@ def test_a_map_of_single_panels_ends_with_the_rows(monkeypatch):
     monkeypatch.setattr(launch_module, "driver", driver)
     t = torch.empty(B, M, 3, H, 72, dtype=torch.bfloat16)[:, :, 1]
     launch_module.tensor_map(
-        t, "bf16", {"tensor": "Q", "axis": 1, "rows": 64, "columns": 64, "single": True, "heads": []}
+        t,
+        "bf16",
+        {"tensor": "Q", "axis": 1, "rows": 64, "columns": 64, "single": True, "heads": [], "period": 1, "first": 0},
     )
     dims, steps, box = driver.maps[0][3:6]
     assert dims == [72, M, H, B, 1]
@@ -373,7 +375,16 @@ def test_a_map_of_groups_has_heads_before_positions(monkeypatch):
     driver = Driver([])
     monkeypatch.setattr(launch_module, "driver", driver)
     t = torch.empty(B, M, 3, 8, 128, dtype=torch.bfloat16)[:, :, 1]
-    box = {"tensor": "Q", "axis": 1, "rows": 64, "columns": 128, "single": False, "heads": [2, 4]}
+    box = {
+        "tensor": "Q",
+        "axis": 1,
+        "rows": 64,
+        "columns": 128,
+        "single": False,
+        "heads": [2, 4],
+        "period": 1,
+        "first": 0,
+    }
     launch_module.tensor_map(t, "bf16", box)
     dims, steps, tile = driver.maps[0][3:6]
     assert dims == [64, 8, M, 2, B]

@@ -47,6 +47,13 @@ CASES = {
     "128, one CTA": spec(CAUSAL, cluster=1),
     "72, one CTA": spec(CAUSAL, d=72, cluster=1),
     "256, one CTA": spec(d=256, cluster=1),
+    "every third": spec("mask (q - k) % 3 == 0 and k <= q", cluster=1),
+    "every third, from the second": spec("mask (q - k) % 3 == 1 and k <= q", d=64, cluster=1),
+    "every third, pairs": spec("mask (q - k) % 3 == 0"),
+    "every third, pairs of heads": spec("mask (q - k) % 3 == 0 and k <= q", h="h : 4", head="h // 4"),
+    "every seventh, 72, heads first": spec(
+        "mask (q - k) % 7 == 0", d=72, cluster=1, key="K[b, h, k, d]", value="V[b, h, k, d] : bf16"
+    ),
 }
 
 
@@ -90,6 +97,12 @@ def constants(text):
     return {n: int(x) for line in found for n, x in re.findall(r"(\w+) = (\d+)", line)}
 
 
+def picked(text, scope):
+    """The name that a chain of `a == b ? name : …` gives."""
+    *cases, last = text.strip("()").split(" : ")
+    return next((n for c, _, n in (x.partition(" ? ") for x in cases) if eval(c, {}, scope)), last)
+
+
 def copies(program):
     """The program's copies, and the sizes of the axes of what they fill."""
     constant = dict(program.tile)
@@ -116,10 +129,15 @@ def wanted(s, sizes, array, scope):
     return tuple(starts[n] + x for n, x in lanes.items()), values
 
 
+def floor_mod(x, y):
+    return x % y
+
+
 @pytest.mark.parametrize("j", [0, 1, 2], ids=lambda j: f"tile of keys {j}")
 @pytest.mark.parametrize("name", CASES)
 def test_boxes_bring_what_the_copies_say(name, j):
     program, made = printed(name)
+    classes = next((n.value for c, n in program.grid.coords if c == "r"), 0)
     cluster, paired = program.grid.cluster, "h_pair" in dict(program.grid.coords)
     boxes = {p.name: p.box for p in made.parameters if p.box}
     extents = {"B": B, "M": M, "N": N, **constants(made.text)}
@@ -133,21 +151,29 @@ def test_boxes_bring_what_the_copies_say(name, j):
     for (s, sizes), (everywhere, panels, (address, map_, _, *at)) in zip(statements, found, strict=True):
         array = arrays[s.tensor]
         strides = [n // array.itemsize for n in array.strides]
-        g = geometry(array.shape, strides, 2, asdict(boxes[map_]))
         rows, lanes = sizes.values()
         room = -(-lanes // 64) * 64
         came = np.zeros((cluster, rows * room), np.int64)  # how often, in each CTA
         tile, want = np.full((cluster, rows * room), -1), np.full((cluster, rows, lanes), -1)
         for rank in range(cluster):
             scope = {**extents, "rank": rank, "smem": 0, "n": 2, "it": 0, "half": 1, "b": 1}
-            scope |= {"q_first": 256, "j": j, "j_first": j, "j_prev": j, "h": 2 + rank if paired else 1, "h_pair": 1}
+            scope |= {
+                "q_first": 64 if classes else 256,
+                "j": j,
+                "j_first": j,
+                "j_prev": j,
+                "h": 2 + rank if paired else 1,
+                "h_pair": 1,
+            }
+            scope |= {"r": 2, "r_": 2, "floor_mod": floor_mod}
+            g = geometry(array.shape, strides, 2, asdict(boxes[picked(map_, scope)]))
             stage = 0 if s.dst.stage is None else eval(show(s.dst.stage), {}, scope)
             base = extents[s.dst.buffer] + extents[f"{s.dst.buffer}_stage"] * stage
             to = range(cluster) if everywhere else [rank]
             for p in range(panels):
                 offset = eval(address, {}, {**scope, "p": p}) - base
                 assert offset % PERIOD == 0 <= offset
-                box = bring(array.ravel(), 0, g, [eval(x, {}, {**scope, "p": p}) for x in at])
+                box = bring(array.ravel(), g.offset // 2, g, [eval(x, {}, {**scope, "p": p}) for x in at])
                 part = slice(offset // 2, offset // 2 + box.size)
                 tile[to, part] = box
                 came[to, part] += 1
@@ -166,3 +192,16 @@ def test_descriptors_have_no_rank_of_a_cluster(rank):
     for at in range(0, 227 * 1024, 16):
         value = eval(low, {}, {"at": rank << 24 | at, "panel": 16384})
         assert (value & 0x3FFF, value >> 14) == (at >> 4, 4 * (16384 >> 4))
+
+
+@pytest.mark.parametrize(("first", "rows"), [(0, 34), (1, 33), (2, 33)])
+def test_a_map_of_a_class_has_its_positions(first, rows):
+    box = {"tensor": "Q", "axis": 1, "rows": 64, "columns": 128, "single": False, "heads": []}
+    g = geometry((2, 100, 4, 128), (51200, 512, 128, 1), 2, {**box, "period": 3, "first": first})
+    assert g.dims == (64, rows, 2, 4, 2) and g.steps == (3 * 1024, 128, 256, 102400) and g.offset == first * 1024
+
+
+def test_a_class_without_positions_has_a_map_inside_the_tensor():
+    box = {"tensor": "Q", "axis": 1, "rows": 64, "columns": 128, "single": False, "heads": [], "period": 3, "first": 2}
+    g = geometry((2, 2, 4, 128), (1024, 512, 128, 1), 2, box)
+    assert g.dims[1] == 1 and g.offset == 0
