@@ -1,6 +1,7 @@
 """Passes that follow `map_blocks` for native Hopper kernels, as a list to read, and the way from an Attention through them.
 
 pack_rows        (before `map_blocks`, where calls have few queries) heads that share a key head as rows of one tile
+values_apart     a second tile for values that are keys
 use_boxes        loads that the tensor memory accelerator can do
 write_positions  positions as arithmetic
 row_values       what a row's store divides by, once
@@ -45,6 +46,7 @@ from tilec.passes.specialize import Roles, specialize
 from tilec.passes.split_rows import ROWS, split_rows
 from tilec.passes.tidy import tidy
 from tilec.passes.use_boxes import use_boxes
+from tilec.passes.values_apart import values_apart
 from tilec.passes.work import Kind
 from tilec.passes.write_positions import write_positions
 from tilec.pipeline import Case, Pass, block_map, mask_options
@@ -88,6 +90,7 @@ def hopper_passes(options: HopperOptions = HopperOptions()) -> tuple[Pass, ...]:
     most = options.seldom
     seldom: tuple[Pass, ...] = () if most is None else (("rescale_seldom", lambda p: rescale_seldom(p, most)),)
     return (
+        ("values_apart", values_apart),
         ("use_boxes", lambda p: use_boxes(p, inputs(p), sequences=True, split=key_axes(p)[0])),
         ("write_positions", lambda p: tidy(write_positions(p))),
         ("row_values", row_values),

@@ -54,6 +54,11 @@ SPECS = {
     ),
     "narrow values": kernel(CAUSAL, more="e : 16", value="V[b, k, h, e] : bf16", output="O[b, q, h, e]", **SMALL),
     "two pairs": kernel("query Qr[b, q, h, r] : bf16", "key Kr[b, k, r] : bf16", CAUSAL, more="r : 16", **SMALL),
+    "keys that are values": kernel(CAUSAL, value="K", **SMALL),
+    "two pairs, keys that are values": kernel(
+        "query Qr[b, q, h, r] : bf16", "key Kr[b, k, r] : bf16", "mask k <= q and k > q - 150",
+        more="r : 16", key="K[b, k, d]", value="K", **SMALL,
+    ),
     "dropout": kernel("dropout 0.25", CAUSAL, **SMALL),
     "every third": kernel("mask (q - k) % 3 == 0 and k <= q and k > q - 400", **SMALL),
     "every fifth, from the second, dropout": kernel("dropout 0.25", "mask (q - k) % 5 == 1", **SMALL),
@@ -73,6 +78,10 @@ STORED = {
         q="q : M packed cu_q", k="k : N lengths nk", tails=tuple(t.replace("16", "128") for t in PAGES), **SMALL
     ),
     "packed, 40 features": kernel(CAUSAL, d="d : 40", schedule="", **PACKED),
+    "pages of keys that are values": kernel(
+        CAUSAL, k="k : N lengths nk", key="K[b, k, d]", value="K", tails=("", "paged bt[b, k // 16]", ""), **SMALL
+    ),
+    "packed keys that are values": kernel(CAUSAL, value="K", **PACKED, **SMALL),
     "packed documents": kernel(
         "param dq[b, q] : i32 nondecreasing", "param dk[b, k] : i32 nondecreasing", "mask dq[b, q] == dk[b, k]", **PACKED, **SMALL
     ),

@@ -33,8 +33,6 @@ def check_limits(attn: Attention, target: str) -> None:
 def _reasons(attn: Attention) -> Iterator[tuple[str, str, Span | None] | tuple[str, str]]:
     """(what, why, where)."""
     boxed = {n: d for pair, d in zip(attn.pairs, attn.contracted, strict=True) for n in pair}
-    if attn.value in boxed:
-        yield f"a value that reuses key `{attn.value}`", "one ring of tiles has one user", attn.tensor(attn.value).span
     boxed[attn.value] = attn.feature
     for name, feature in boxed.items():
         yield from _operand(attn.tensor(name), feature)

@@ -119,7 +119,7 @@ class Consumer:
     def take(self, ring: Ring) -> list[Stmt]:
         number = self.position.take(ring)
         self.held[ring.tile.name] = ring.stage(number)
-        return [ring.wait_full(number)]
+        return [ring.wait_full(number)] if ring.follows is None else []
 
     def own(self, ring: Ring) -> list[Stmt]:
         """This instance's slot, read into registers unless the products read it."""
@@ -149,7 +149,11 @@ class Consumer:
         """Rule RELEASE."""
         cut = max(0, len(self.flying) - s.pending)
         done, self.flying = self.flying[:cut], self.flying[cut:]
-        still = {name for names in self.flying for name in names} | _read_again(rest)
+        still = (
+            {r.follows for r in self.rings.values()}
+            | {name for names in self.flying for name in names}
+            | _read_again(rest)
+        )
         freed = dict.fromkeys(name for names in done for name in names if name not in still)
         return [self.rings[name].release(self.held[name]) for name in freed]
 

@@ -78,6 +78,8 @@ class Producer:
 
     def fill(self, ring: Ring, s: Load) -> list[Stmt]:
         number = self.position.take(ring)
+        if ring.follows is not None:
+            return []
         return [ring.wait_empty(number), *self.tails.copies(ring, s, ring.stage(number))]
 
     def fill_each(self, ring: Ring, s: Load) -> list[Stmt]:
@@ -107,7 +109,7 @@ class Producer:
             *queries,
             *loops,
             *self.work.claimed(),
-            If(found.cond, epilogue.body),
+            *((If(found.cond, epilogue.body),) if epilogue.body else ()),
         )
 
 

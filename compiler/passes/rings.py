@@ -9,6 +9,8 @@ other one, so that the first pass over the slots goes through.
             takes their values.  Both sides take in the same order, so their lags agree
     OWN     a tile whose address depends on the instance has a slot for each instance, filled once per tile of work; with a
             `depth` of 2, two, so that the next tile's is filled while this one's is in use
+    FOLLOW  a tile that is loaded again where it was loaded before, in the same order (values that are keys), is the same slot:
+            filled once, and given back after the second use.  There is a slot more, as one is held for a step
     PART    in a cluster, a tile whose address does not depend on the CTA is filled for all by all: each CTA copies its `part` of
             it to every CTA.  So a slot is full with an arrival of every CTA's copy, and may be filled by any of them when
             the users in every CTA have given it back
@@ -52,7 +54,8 @@ PANEL, ROWS = 64, 8  # columns and rows of shared tiles that are swizzled togeth
 
 @dataclass(frozen=True)
 class Ring:
-    """`tile`: the register tile it stands for.  `own`, `depth`: rule OWN.  `part`: rule PART."""
+    """`tile`: the register tile it stands for.  `own`, `depth`: rule OWN.  `part`: rule PART.  `follows`: rule FOLLOW, the tile
+    whose slots these are."""
 
     tile: Buffer
     buffer: Buffer
@@ -61,6 +64,7 @@ class Ring:
     own: bool
     part: Window | None = None
     depth: int = 1
+    follows: str | None = None
 
     def stage(self, number: Expr) -> Expr:
         return mod(number, self.buffer.stages)
@@ -106,7 +110,7 @@ class Position:
 
     def take(self, ring: Ring) -> Expr:
         """Number of the ring's next fill, which is passed."""
-        name = ring.buffer.name
+        name = ring.tile.name
         number = add(self.count, self.lags.get(name, 0))
         if ring != self.leader:
             self.lags[name] = self.lags.get(name, 0) + 1
@@ -116,15 +120,15 @@ class Position:
         """The count after a step, in which the leader was taken once."""
         for ring in rings:
             if not ring.own and ring != self.leader:
-                self.lags[ring.buffer.name] = self.lags.get(ring.buffer.name, 0) - 1
+                self.lags[ring.tile.name] = self.lags.get(ring.tile.name, 0) - 1
         return Let(self.count.name, add(self.count, ONE))
 
     def drained(self, rings: Iterable[Ring], free: Var) -> tuple[Stmt, ...]:
         """Waits until no other CTA has slots of these rings to give back to this one: all are free for their next fill."""
         out = []
         for ring in rings:
-            if ring.part is not None:
-                number = add(add(self.count, self.lags.get(ring.buffer.name, 0)), free)
+            if ring.part is not None and ring.follows is None:
+                number = add(add(self.count, self.lags.get(ring.tile.name, 0)), free)
                 out.append(For(free.name, ZERO, Int(ring.buffer.stages), (ring.wait_empty(number),)))
         return tuple(out)
 
@@ -143,6 +147,7 @@ def find_rings(program: Program, role: Role, stages: int, depth: int = 1) -> tup
     ScheduleFault E0811 for an operand that is no box of its tensor or no 16-bit float."""
     tiles = {b.name: b for b in role.buffers}
     operands = {x.buffer for s in walk(role.body) if isinstance(s, Mma) for x in (s.a, s.b)}
+    again = _followers(role, operands)
     moved = {s.name for s in differing(role, role.var)}
     rank = program.grid.rank
     apart = {s.name for s in differing(role, rank)} | {rank}
@@ -154,13 +159,18 @@ def find_rings(program: Program, role: Role, stages: int, depth: int = 1) -> tup
         _check(s, tiles[s.dst.buffer])
         if s.dst.buffer in out:
             continue
+        if s.dst.buffer in again:
+            first = out[again[s.dst.buffer]]
+            out[s.dst.buffer] = replace(first, tile=tiles[s.dst.buffer], follows=first.tile.name)
+            continue
         own = bool(load_scalars(s) & (moved | {role.var}))
         tail = ""
         while taken & set(_called(s.tensor, tail)):
             tail += "_"
         shared, full, empty = _called(s.tensor, tail)
         taken |= {shared, full, empty}
-        count, users = (role.count * depth, 1) if own else (stages, role.count)
+        more = int(s.dst.buffer in again.values())
+        count, users = (role.count * depth, 1) if own else (stages + more, role.count)
         tile = tiles[s.dst.buffer]
         part = None if own or rank is None or load_scalars(s) & apart else _part(program, tile)
         ctas = 1 if part is None else program.grid.cluster
@@ -174,6 +184,32 @@ def find_rings(program: Program, role: Role, stages: int, depth: int = 1) -> tup
             depth if own else 1,
         )
     return tuple(out.values())
+
+
+def _followers(role: Role, operands: set[str]) -> dict[str, str]:
+    """{tile: the tile loaded before from the same places}: rule FOLLOW."""
+    step = Var("step")
+    env = dict.fromkeys(_numbers(role), step)
+    places: dict[str, set[tuple[object, ...]]] = {}
+    for s in walk(role.body):
+        if isinstance(s, Load) and s.dst.buffer in operands:
+            index = tuple(substitute(i, env) for i in s.index)
+            places.setdefault(s.dst.buffer, set()).add((s.tensor, *index))
+    out: dict[str, str] = {}
+    for n, (tile, at) in enumerate(places.items()):
+        first = next((t for t in list(places)[:n] if len(at) == 1 and places[t] == at), None)
+        if first is not None:
+            out[tile] = out.get(first, first)
+    return out
+
+
+def _numbers(role: Role) -> set[Expr]:
+    """The scalars that a tile of keys is numbered by: what key loops count, and what is set to that or the other way round."""
+    found: set[Expr] = {Var(s.var) for s in walk(role.body) if isinstance(s, For) and s.proof is not None}
+    lets = [(Var(s.name), s.value) for s in walk(role.body) if isinstance(s, Let) and isinstance(s.value, Var)]
+    while more := {x for pair in lets for x in pair if set(pair) & found} - found:
+        found |= more
+    return found
 
 
 def _part(program: Program, tile: Buffer) -> Window:

@@ -79,9 +79,10 @@ def specialize(program: Program, roles: Roles = Roles()) -> Program:
     leader = next(r for r in found if not r.own)
     work = work_of(program, roles.work, role.count, _rows(role, found))
     tails = find_tails(program, role, found)
+    filled = [r for r in found if r.follows is None]
     named = program.with_(
-        buffers=(*program.buffers, *(r.buffer for r in found), *work.buffers),
-        barriers=(*program.barriers, *(b for r in found for b in (r.full, r.empty)), *work.barriers),
+        buffers=(*program.buffers, *(r.buffer for r in filled), *work.buffers),
+        barriers=(*program.barriers, *(b for r in filled for b in (r.full, r.empty)), *work.barriers),
     )
     searches = find_searches(named, role, found, work.rows) if roles.ahead == "nothing" else None
     half, pass_on = fresh(program, "half", "turn")

@@ -100,6 +100,7 @@ def find_tails(program: Program, role: Role, rings: tuple[Ring, ...]) -> Tails:
         for s in statements(role.body)
         if isinstance(s, Mma) and s.b.buffer in rows and rows[s.b.buffer] not in axes[s.dst.buffer]
     }
+    summed |= {r.follows for r in rings if r.tile.name in summed and r.follows is not None}
     landed, count = fresh(program, "landed", "tails")
     return Tails(program, frozenset(summed), Barrier(landed.name, "mbarrier", 1, tx=True), count)
 

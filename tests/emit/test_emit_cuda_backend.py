@@ -219,7 +219,7 @@ REFUSED = {
         spec(h="f : 2, g : 2, h : 2", query="Q[b, q, f, g, h, d]", output="O[b, q, f, g, h, d]", lse=""),
         "E0914", "has 5",
     ),
-    "value is a key": (spec(value="K"), "E0914", "one user"),
+    "a latent of 512": (spec(d=512, key="K[b, k, d]", value="K"), "E0914", "up to 256"),
     "no live key": (spec("mask k > q + N + M"), "E0811", None),
 }  # fmt: skip
 
