@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tilec.backends.cpp.operators import ATOM, Operators, Text, number
+from tilec.backends.cuda.columns import Limit, limit_of, limits_of
 from tilec.backends.cuda.names import Names
-from tilec.ir.expr import COMPARISONS, Bool, Expr, Fetch, Float, Int, Iota, Op, Read, Reduce, Var
+from tilec.ir.expr import COMPARISONS, OPS, Bool, Expr, Fetch, Float, Int, Iota, Op, Read, Reduce, Var
 
 CPP = {
     "bf16": "unsigned short",
@@ -173,8 +174,31 @@ class Expressions(Operators[Lanes]):
 
     def op(self, name: str, args: tuple[Expr, ...], lanes: Lanes) -> Text:
         if name in COMPARISONS and lanes.kind == "tile":
-            column = Iota(lanes.column)
-            limit = self.limit(name, args[0], args[1], column, self.of("column", lanes.at), "col0", lanes)
-            if limit is not None:
-                return limit
+            found = self.column_limit(Op(name, args), lanes)
+            if found is not None:
+                return self.limited(found, lanes)
+        if name == "and" and lanes.kind == "tile":
+            both = self.conjunction(Op(name, args), lanes)
+            if both is not None:
+                return both
         return super().op(name, args, lanes)
+
+    def column_limit(self, e: Expr, lanes: Lanes) -> Limit | None:
+        """A comparison of integers that limits the column, or None."""
+        if not (isinstance(e, Op) and e.name in COMPARISONS and all(self.kind(a) == "int" for a in e.args)):
+            return None
+        a, b = e.args
+        return limit_of(e.name, a, b, Iota(lanes.column), lambda x, outer: self.text(x, lanes).at(outer))
+
+    def limited(self, limit: Limit, lanes: Lanes) -> Text:
+        return Text(f"{self.of('column', lanes.at)} {limit.symbol} {limit.text}", OPS[limit.symbol].precedence)
+
+    def conjunction(self, e: Expr, lanes: Lanes) -> Text | None:
+        """Tests of an element with few comparisons of its column, or None where there is nothing to gain."""
+        found = limits_of(e, lambda part: self.column_limit(part, lanes))
+        if found is None:
+            return None
+        limits, others = found
+        p = OPS["and"].precedence
+        parts = [*(self.text(x, lanes).at(p) for x in others), *(self.limited(x, lanes).at(p) for x in limits)]
+        return Text(" && ".join(parts), p)

@@ -143,6 +143,10 @@ RUN = {
                d="d : 40", dtype="f16", schedule=""),
         WarpOptions(2), {"B": 2, "M": 70, "N": 70},
     ),
+    "every third, 32 rows": (kit.SPECS["every third"], WarpOptions(2), {"B": 1, "M": 230, "N": 250}),
+    "every fifth, from behind": (
+        kernel("mask (k - q) % 5 == 2 and k >= q - 70 and k < q + 31", **SMALL), WarpOptions(4), {"B": 1, "M": 231, "N": 232}
+    ),
     "searches, 32 rows": (kit.SPECS["documents"], WarpOptions(2), {"B": 2, "M": 70, "N": 90}),
     "values of keys and rows, 80 keys": (
         kit.SPECS["values of keys and rows"], WarpOptions(4), {"B": 2, "M": 70, "N": 190}, 80
