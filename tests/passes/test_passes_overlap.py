@@ -13,6 +13,7 @@ from tilec.ir.print import show_program
 from tilec.ir.verify import IRError
 from tilec.native import HopperOptions
 from tilec.passes.overlap import Pipeline, overlap
+from tilec.passes.split_rows import split_rows
 
 
 def overlapped(name, **pipeline):
@@ -141,7 +142,7 @@ def test_a_wait_outside_the_exponentials_is_refused():
 
 def test_a_tile_that_is_keys_and_values_is_refused():
     with pytest.raises(ScheduleFault) as caught:
-        kit.after(kit.kernel(kit.CAUSAL, value="K", **kit.SMALL))
+        overlap(split_rows(kit.sequential(kit.kernel(kit.CAUSAL, value="K", **kit.SMALL)), 2))
     assert caught.value.code == "E0811" and "keys and values at once" in caught.value.message
 
 
