@@ -24,6 +24,9 @@ from tilec.passes.lower_attention import map_lets
 
 Coords = tuple[tuple[str, Expr], ...]
 Names = Callable[[str], Var]
+Sizes = Callable[
+    [Expr], tuple[tuple[Stmt, ...], Expr]
+]  # of the number of heads: what comes first, and heads of a section
 
 
 class FreeNames:
@@ -89,10 +92,8 @@ def head_by_head(coords: Coords, number: Expr, last_first: bool, names: Names) -
     )
 
 
-def sections(
-    coords: Coords, number: Expr, size: Callable[[Expr], Expr] | None, last_first: bool, names: Names
-) -> tuple[Stmt, ...]:
-    """Sections of heads one after the other; `size` of the number of heads, None for all of them at once."""
+def sections(coords: Coords, number: Expr, size: Sizes | None, last_first: bool, names: Names) -> tuple[Stmt, ...]:
+    """Sections of heads one after the other; `size` says of how many, None for all of them at once."""
     (rows, row_tiles), rest = coords[0], coords[1:]
     tiles, heads, section = names(f"{rows}_tiles"), names("heads"), names("section")
     first, width, inside, head = names("section_first"), names("width"), names("inside"), names("head")
@@ -104,9 +105,11 @@ def sections(
     if size is None:
         lets = (*lets, Let(rows, row(floordiv(number, heads))), Let(head.name, mod(number, heads)))
     else:
+        before, most = size(heads)
         lets = (
             *lets,
-            Let(section.name, size(heads)),
+            *before,
+            Let(section.name, most),
             Let(first.name, mul(floordiv(number, mul(tiles, section)), section)),
             Let(width.name, minimum(section, sub(heads, first))),
             Let(inside.name, mod(number, mul(tiles, section))),

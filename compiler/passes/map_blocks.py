@@ -8,7 +8,8 @@ every value of the extents, in the order asked for; `grid.order` and `grid.numbe
     block_first     the first row tile of every head, then the second of every head, …
     longest_first   for masks whose rows see more keys the later they come (causal): the last row tile of every head first, so
                     that the tail of the grid is made of short tiles (Graham 1969, LPT).  By sections of heads whose keys
-                    and values fit in part of the L2 together, or of as many as `window` says
+                    and values about fit in part of the L2 together, or of as many as `window` says.  All are of
+                    one size but the last: long tiles of a small last section would be the tail
     xcd             blocks go to chiplets round robin (AMD); the map gives each chiplet one run of consecutive tiles, or, with
                     `chunk`, that many heads at a time: heads of its own, in either case.  Under longest_first a chunk is a
                     section, and `span` widens chunks where heads have few row tiles, so that tails stay short
@@ -27,7 +28,17 @@ from typing import Literal
 from tilec.ir.build import add, cdiv, compare, floordiv, maximum, minimum, mul, sub, where
 from tilec.ir.expr import Expr, Int, Var
 from tilec.ir.nodes import Cluster, Let, Program, Stmt, While, rewrite
-from tilec.passes.block_order import Coords, FreeNames, chunk_sections, chunks, head_by_head, product, runs, sections
+from tilec.passes.block_order import (
+    Coords,
+    FreeNames,
+    Sizes,
+    chunk_sections,
+    chunks,
+    head_by_head,
+    product,
+    runs,
+    sections,
+)
 
 # Half of an H200's 60 MB L2: with a quarter of it short tiles lose 6-8 %, with more than the whole 12 %.
 # Measured there by sweeping the section over 8, 16, 32 and 128 MB.
@@ -125,7 +136,7 @@ def coordinates(coords: Coords, tile: Expr, m: BlockMap, names: FreeNames) -> tu
         lets, number = runs(tile, product(coords), m.xcds, names)
     if m.order == "block_first":
         return (*lets, *sections(coords, number, None, last_first, names))
-    section = _section(m) if last_first else None
+    section = _section(m, names) if last_first else None
     if section is not None:
         return (*lets, *sections(coords, number, section, last_first, names))
     return (*lets, *head_by_head(coords, number, last_first, names))
@@ -136,15 +147,25 @@ def _chunk(m: BlockMap, chunk: int, row_tiles: Expr) -> Expr:
     return Int(chunk) if m.span is None else mul(chunk, cdiv(m.span, mul(m.xcds * chunk, row_tiles)))
 
 
-def _section(m: BlockMap) -> Callable[[Expr], Expr] | None:
+def _section(m: BlockMap, names: FreeNames) -> Sizes | None:
     """Heads of a section, of the number of all heads; None for one."""
     window = m.window
     if window is not None:
-        return None if window == 1 else lambda heads: minimum(heads, window)
+        return None if window == 1 else lambda heads: ((), minimum(heads, window))
     budget = m.l2 // SECTION_SHARE * m.sharing // m.bytes_per_key  # in keys
     if m.xcds > 1 or budget == 0:  # a chiplet walks its heads one by one: its own L2 holds one
         return None
-    return lambda heads: maximum(1, minimum(heads, floordiv(budget, maximum(1, m.keys))))
+    fit, count = names("fit"), names("count")
+
+    def alike(heads: Expr) -> tuple[tuple[Stmt, ...], Expr]:
+        rounded = floordiv(add(mul(2, heads), fit), mul(2, fit))
+        lets = (
+            Let(fit.name, maximum(1, floordiv(budget, maximum(1, m.keys)))),
+            Let(count.name, maximum(1, rounded)),
+        )
+        return lets, floordiv(sub(add(heads, count), 1), count)
+
+    return alike
 
 
 def _folded(

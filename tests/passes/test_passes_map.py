@@ -1,5 +1,6 @@
 """map_blocks: every order takes each tile exactly once, whatever the counts; longest-first takes the longest first."""
 
+import heapq
 import itertools
 
 import pass_kit as kit
@@ -58,7 +59,7 @@ def test_longest_first_descends_in_every_section(l2):
             assert section == sorted(section, reverse=True)
             heads = {t[1:] for t in found[start:end]}
             assert len(heads) * rows == end - start  # whole heads
-            assert len(heads) <= max(1, l2 // 2 // 64 // sizes["N"])
+            assert len(heads) <= 1.5 * max(1, l2 // 2 // 64 // sizes["N"])
     assert several or l2 == 10**9
 
 
@@ -68,6 +69,17 @@ def test_a_section_is_as_large_as_the_cache_allows():
     rows, *heads = extents(p, sizes)
     count = heads[0] * heads[1] * heads[2]
     assert [t[0] for t in tiles_of(p, sizes)] == [m for m in range(rows - 1, -1, -1) for _ in range(count)]
+
+
+@pytest.mark.parametrize(("heads", "keys", "loss"), [(21, 2048, 0.02), (22, 2048, 0.03), (10, 4096, 0.06)])
+def test_no_small_section_is_left_for_the_end(heads, keys, loss):
+    """Causal tiles of three groups of heads on 132 units, each of which takes the next tile when it is free: how much longer
+    that takes than the mean.  With sections as full as the cache, and the rest as the last, 0.16, 0.12 and 0.18."""
+    p = map_blocks(PROGRAM, BlockMap("longest_first", l2=60 << 20, bytes_per_key=1024, keys=Var("N")))
+    busy = [0.0] * 132
+    for m, *_ in tiles_of(p, {"B": 1, "H": heads, "M": keys // 4, "N": keys}):  # 32 rows a tile stand for 128
+        heapq.heapreplace(busy, busy[0] + m + 1.5)
+    assert max(busy) <= (1 + loss) * sum(busy) / len(busy)
 
 
 def test_chiplets_get_runs_of_tiles():
