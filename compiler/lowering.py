@@ -34,6 +34,7 @@ class Lowering:
         names = [name for name, _ in self.passes]
         native = {
             "specialize": "use_boxes",
+            "stage_copies": "write_positions",
             "ping_pong": "write_positions",
         }  # by the pass that makes several threads of one
         last = next((names.index(first) for made, first in native.items() if made in names), len(names))

@@ -107,6 +107,8 @@ def test_a_feature(feature, folder):
     from tilec.native import lower_native
     from tilec.oracle.numerics import verify
     from tilec.oracle.tensors import from_torch
+    from tilec.oracle.units import units_of
+    from tilec.targets import target
 
     attn = runs.attention(feature.name)
     kernel = ampere_kit.loaded(lower_native(attn, "sm80", read_text(feature.text).schedule(attn.name, "sm80")))
@@ -125,6 +127,6 @@ def test_a_feature(feature, folder):
             held[attn.rng] = torch.tensor([runs.SEED, runs.OFFSET], device="cuda")
         kernel(kernel.shape(bound.extents), {**held, **outputs})
         torch.cuda.synchronize()
-        more = {"sizes": given, "seed": runs.SEED, "offset": runs.OFFSET}
+        more = {"sizes": given, "seed": runs.SEED, "offset": runs.OFFSET, "units": units_of(target("sm80"))}
         found = verify(attn, inputs, from_torch(outputs), **more)
         assert [str(r) for r in found.values() if not r.ok] == [], given

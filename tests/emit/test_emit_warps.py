@@ -38,7 +38,7 @@ SHAPES = {
     "64, causal": (spec(CAUSAL, d=64), "sm80", (128, 96)),
     "128, causal, groups of 4": (spec(CAUSAL, h="h : 8", head="h // 4"), "sm80", (128, 64)),
     "128, no mask, f16": (spec(dtype="f16"), "sm89", (64, 64)),
-    "256": (spec(CAUSAL, d=256), "sm80", (128, 64)),
+    "256": (spec(CAUSAL, d=256), "sm80", (64, 64)),
     "256, in 99 KB": (spec(d=256), "sm89", (64, 64)),
 }
 
