@@ -20,6 +20,7 @@ compile for; the runtime computes them once per call shape and keeps those that 
     unit      the last dimension of every param, bias and sink is contiguous
     round     the rows and keys that memory holds are multiples of 16
     short     memory holds at most 64 query rows of each sequence
+    few_keys  sequences are dense and have at most 1024 keys each; many_keys: more than 4096
 
 A variant without a feature must be correct for every legal call; a feature only permits faster code.
 
@@ -53,12 +54,15 @@ if TYPE_CHECKING:
 
 PROGRAM = "program.tile_ir"  # source file of an artifact of a native backend: what was printed
 
-Feature = Literal["aligned", "unit", "round", "short"]
+Feature = Literal["aligned", "unit", "round", "short", "few_keys", "many_keys"]
+SHORT_ROWS = 64  # of a sequence, at most
+FEW_KEYS, MANY_KEYS = 1024, 4096  # of a sequence: at most, and more than
+LENGTHS: frozenset[Feature] = frozenset({"few_keys", "many_keys"})
 
 
 def usual(features: frozenset[str]) -> frozenset[str]:
-    """Those of `features` that calls of many rows in well-aligned tensors have."""
-    return features - {"short"}
+    """Those of `features` that calls of many rows in well-aligned tensors have, however many keys there are."""
+    return features - LENGTHS - {"short"}
 
 
 @dataclass(frozen=True)
@@ -146,6 +150,13 @@ class Backend(Protocol):
         """Raises Faults for what it cannot make a kernel of: known at once, before anything is lowered.
 
         E0914 for a feature of the spec, or for calls without a feature that all its kernels need."""
+        ...
+
+    def telling(
+        self, attn: Attention, target: str, schedule: Schedule, features: frozenset[Feature]
+    ) -> frozenset[Feature]:
+        """Those of `features` that what is compiled depends on, for a kernel that `check` takes: calls that differ in others
+        share a binary."""
         ...
 
     def toolchain(self, target: str) -> Mapping[str, str]:

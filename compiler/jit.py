@@ -97,9 +97,9 @@ class Compiler:
         """By this backend.  `attn` has the variant's constants.
 
         What is wrong with its machine code is remembered as well: finding out takes seconds."""
-        variant = replace(variant, features=variant.features & by.features)
-        by.check(attn, target, variant.features)
-        schedule = self.spec.schedule(attn.name, target)
+        features, schedule = by.features & variant.features, self.spec.schedule(attn.name, target)
+        by.check(attn, target, features)
+        variant = replace(variant, features=by.telling(attn, target, schedule, features))
 
         def build() -> dict[str, bytes]:
             try:

@@ -9,6 +9,7 @@ split_rows       64 query rows to a warpgroup, of two CTAs if these pair up alon
 overlap          scores of a step in flight with the values of the one before
 rescale_seldom   the running maximum moves only where it falls behind, if that was asked for
 specialize       a producer warp, rings and barriers, turns, the scheduler
+call_scalars     what a call's sizes decide is the host's to compute
 place_buffers    layouts; what does not fit is refused
 
 `lower_native` runs the portable passes and then these, at the first point of the tuning table (`tune.hopper`) whose tiles fit;
@@ -29,6 +30,7 @@ from tilec.ir.build import cdiv
 from tilec.ir.expr import Int
 from tilec.ir.nodes import Program
 from tilec.legality import check_schedule, check_target
+from tilec.passes.call_scalars import call_scalars
 from tilec.passes.choose_tiles import Choice, choose_tiles
 from tilec.passes.lower_attention import lower_attention
 from tilec.passes.map_blocks import BlockMap, map_blocks
@@ -53,7 +55,7 @@ from tilec.pipeline import Case, Pass, block_map, mask_options
 from tilec.schedule import EMPTY, Schedule
 from tilec.targets import target as target_of
 from tilec.targets import warp_wide
-from tilec.tune.classes import data_decides, mask_class
+from tilec.tune.classes import LengthClass, data_decides, mask_class
 from tilec.tune.hopper import Point, points
 from tilec.user_record import user_rows
 
@@ -98,6 +100,7 @@ def hopper_passes(options: HopperOptions = HopperOptions()) -> tuple[Pass, ...]:
         ("overlap", lambda p: overlap(p, options.pipeline)),
         *seldom,
         ("specialize", lambda p: specialize(p, options.roles)),
+        ("call_scalars", call_scalars),
         ("place_buffers", place_buffers),
     )
 
@@ -110,25 +113,30 @@ def inputs(program: Program) -> frozenset[str]:
 Trail = tuple[tuple[str, Program], ...]  # (pass, program after it), in order
 
 
-def lower_native(attn: Attention, target: str, schedule: Schedule | None = None, *, short: bool = False) -> Program:
+def lower_native(
+    attn: Attention, target: str, schedule: Schedule | None = None, features: frozenset[str] = frozenset()
+) -> Program:
     """The first program of `programs`.
 
     Raises Faults (E08, E09) for a schedule, a dtype or a target that native kernels do not take, and ScheduleFault for a
     kernel without a shape that fits, with what its first shape lacks."""
-    return next(programs(attn, target, schedule, short=short))
+    return next(programs(attn, target, schedule, features))
 
 
 def programs(
-    attn: Attention, target: str, schedule: Schedule | None = None, *, short: bool = False
+    attn: Attention, target: str, schedule: Schedule | None = None, features: frozenset[str] = frozenset()
 ) -> Iterator[Program]:
-    """Lowered programs whose tiles fit, the fastest that was measured first; `short`: for calls of few queries, where heads
-    share tiles, and what the schedule leaves free is one warpgroup at first.  Raises as `lower_native`."""
-    return (trail[-1][1] for trail in trails(attn, target, schedule, short=short))
+    """Lowered programs whose tiles fit, the fastest that was measured first, for calls with `features` (`backends.base`):
+    `short` calls, of few queries, have heads share tiles, and what the schedule leaves free is one warpgroup at first;
+    `few_keys` and `many_keys` choose rows of the tuning table.  Raises as `lower_native`."""
+    return (trail[-1][1] for trail in trails(attn, target, schedule, features))
 
 
-def trails(attn: Attention, target: str, schedule: Schedule | None = None, *, short: bool = False) -> Iterator[Trail]:
+def trails(
+    attn: Attention, target: str, schedule: Schedule | None = None, features: frozenset[str] = frozenset()
+) -> Iterator[Trail]:
     """How each of `programs` came about."""
-    case = native_case(attn, target, schedule, short=short)
+    case = native_case(attn, target, schedule, features)
     front = sequential(case)
     first: ScheduleFault | None = None
     found = False
@@ -167,6 +175,19 @@ def period_of(case: Case) -> int:
     return residue.period.value if residue is not None and isinstance(residue.period, Int) else 1
 
 
+def length_matters(attn: Attention, target: str, schedule: Schedule, features: frozenset[str]) -> bool:
+    """Whether the shape that is tried first depends on the class of lengths that `features` tell."""
+    length = _length(features)
+    if length is None or "wgmma" not in target_of(target).features:
+        return False
+    own = user_rows()
+    return next(points(attn, schedule, own)) != next(points(attn, schedule, own, length))
+
+
+def _length(features: frozenset[str]) -> LengthClass | None:
+    return "short" if "few_keys" in features else "long" if "many_keys" in features else None
+
+
 def grouped(case: Case) -> bool:
     """Whether heads that share a key head share a tile: in calls of few queries, unless CTAs share keys, and in order."""
     if period_of(case) > 1:
@@ -177,7 +198,7 @@ def grouped(case: Case) -> bool:
 def _points(case: Case) -> Iterator[Point]:
     """Those of the tuning table; for few queries tiles of 64 rows come first, unless a group of heads fills more."""
     attn, s = case.attn, case.schedule
-    found = points(attn, s, user_rows())
+    found = points(attn, s, user_rows(), _length(case.features))
     group = group_of(attn)
     if "short" not in case.features or s.tile or s.choices or s.warps or (group is not None and group.room > ROWS):
         yield from found
@@ -188,7 +209,9 @@ def _points(case: Case) -> Iterator[Point]:
     yield from found
 
 
-def native_case(attn: Attention, target: str, schedule: Schedule | None, *, short: bool = False) -> Case:
+def native_case(
+    attn: Attention, target: str, schedule: Schedule | None, features: frozenset[str] = frozenset()
+) -> Case:
     """What decides.  Raises the faults of `lower_native` that do not depend on shapes."""
     machine, schedule = target_of(target), schedule or EMPTY
     backend = next((b for b in machine.backends if b.prints), None)
@@ -198,7 +221,7 @@ def native_case(attn: Attention, target: str, schedule: Schedule | None, *, shor
         raise TargetFault("E0914", message, note=note, hint="sm80, sm89, sm90 and gfx942 have them")
     check_target(attn, machine)
     check_schedule(attn, schedule, machine, backend)
-    return Case(attn, machine, backend, schedule, frozenset({"aligned", "short"} if short else {"aligned"}))
+    return Case(attn, machine, backend, schedule, features | {"aligned"})
 
 
 def sequential(case: Case) -> Trail:

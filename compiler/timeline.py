@@ -25,6 +25,7 @@ from tilec.ir.axes import buffer_lanes
 from tilec.ir.expr import Expr, Int, Read, transform
 from tilec.ir.nodes import Program, Role, Stmt
 from tilec.ir.print import show_stmt
+from tilec.ir.scalars import call_scalars
 from tilec.targets import Target
 
 PIECE = 64
@@ -95,7 +96,7 @@ def timeline(program: Program, target: Target, extents: Mapping[str, int], steps
     cost."""
     if program.grid.cluster > 1:
         raise ValueError("blocks of a cluster wait for each other, and the model has one block")
-    known = {**dict.fromkeys(program.extents, target.units), **extents, **dict(program.tile)}
+    known = call_scalars(program, {**dict.fromkeys(program.extents, target.units), **extents})
     run = _Run(program, target, known, steps)
     try:
         return run.result()

@@ -62,7 +62,7 @@ def signs(program: Program) -> Signs:
         frozenset(t.name for t in program.tensors if t.mode == "table"),
         frozenset(n for n, v in program.tile if v > 0),
     )
-    given: list[tuple[set[str], str, Expr]] = []
+    given: list[tuple[set[str], str, Expr]] = [(out.scalars, n, e) for n, e in program.scalars]
     for role in program.roles:
         out.scalars |= {role.var} if role.var else set()
         for s in walk(role.body):

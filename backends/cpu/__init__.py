@@ -23,6 +23,12 @@ class Cpu:
     def check(self, attn: Attention, target: str, features: frozenset[str]) -> None:
         """The interpreter takes every kernel."""
 
+    def telling(
+        self, attn: Attention, target: str, schedule: Schedule, features: frozenset[Feature]
+    ) -> frozenset[Feature]:
+        """All that it compiles for."""
+        return features & self.features
+
     def toolchain(self, target: str) -> Mapping[str, str]:
         """No tools beside the compiler."""
         return {}

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from tilec.backends.base import PROGRAM, Artifact, Feature, Variant
+from tilec.backends.base import LENGTHS, PROGRAM, Artifact, Feature, Variant
 from tilec.dsl.faults import TargetFault
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Cuda:
     """Compiles by printing CUDA C++ of a native program.  Needs no device; machine code is made here."""
 
     name = "cuda"
-    features = ALIGNED | SHORT
+    features = ALIGNED | SHORT | LENGTHS
 
     def check(self, attn: Attention, target: str, features: frozenset[str]) -> None:
         """What `limits` refuses, and calls whose tensors are not aligned."""
@@ -39,6 +39,15 @@ class Cuda:
                 hint=HINT,
             )
         check_limits(attn, target)
+
+    def telling(
+        self, attn: Attention, target: str, schedule: Schedule, features: frozenset[Feature]
+    ) -> frozenset[Feature]:
+        """All but a class of lengths for which the tuning table has no shape of its own."""
+        from tilec.native import length_matters
+
+        kept = features & self.features
+        return kept if length_matters(attn, target, schedule, kept) else kept - LENGTHS
 
     def toolchain(self, target: str) -> Mapping[str, str]:
         """Version of NVRTC, and the user's tuning record, if there is one.  Raises TargetFault E0911 without NVRTC, CallFault
@@ -60,7 +69,7 @@ class Cuda:
 
         self.check(attn, target, variant.features)
         first: TargetFault | None = None
-        for program in islice(programs(attn, target, schedule, short=variant.features >= SHORT), TRIES):
+        for program in islice(programs(attn, target, schedule, variant.features), TRIES):
             try:
                 printed = emit(program)
             except ValueError as lacking:
@@ -109,8 +118,10 @@ def _artifact(program: Program, printed: Printed, variant: Variant, arch: str | 
         "tensors": {t.name: [t.mode, t.dtype, len(t.dims)] for t in program.tensors},
         "tile": dict(program.tile),
         "extents": list(program.extents),
+        "scalars": [[name, show(value)] for name, value in program.scalars],
         "ctas": show(program.grid.ctas),
         "cluster": program.grid.cluster,
+        "early": program.grid.early,
         "threads": printed.threads,
         "shared": printed.shared,
         "registers": resources.registers,

@@ -7,7 +7,7 @@ functions of a line of PTX in front of the kernel.
 A warp role takes warps of the first warpgroup, whose other warps end at once; each instance of a warpgroup role takes a
 warpgroup of its own.  Where a role of warps is the only one, they are all the block has, and its registers say how many blocks
 a multiprocessor holds.  Parameters of the kernel, those that it uses: a tensor map per box that copies bring, pointers, strides
-(64-bit, in elements), extents (32-bit).
+(64-bit, in elements), extents and scalars of the call (32-bit).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TYPES = frozenset({"TensorMap", "INF", "DEVICE", "max", "min", "abs"})
 
 @dataclass(frozen=True)
 class Parameter:
-    """An argument of the kernel: `of` is the tensor, or the extent; `dimension` of a stride.  A map has its `box`."""
+    """An argument of the kernel: `of` is the tensor, or the extent or scalar; `dimension` of a stride.  A map has its `box`."""
 
     name: str
     kind: Literal["map", "pointer", "stride", "extent"]
@@ -63,7 +63,7 @@ class _Emitter:
         self.function = re.sub(r"\W", "_", program.name)
         self.names = Names(frozenset({self.function, *FUNCTIONS, *TYPES}))
         rank = () if program.grid.rank is None else (program.grid.rank,)
-        for name in (*program.extents, *(n for n, _ in program.tile), "cta", *rank):
+        for name in (*program.extents, *(n for n, _ in (*program.scalars, *program.tile)), "cta", *rank):
             self.names.scalar(name)
         self.kernel = Kernel(program, place(program))
         self.signs = signs(program)
@@ -121,7 +121,7 @@ class _Emitter:
         out = [Parameter(name, "map", box.tensor, box=box) for box, name in self.kernel.boxes.items()]
         out += [Parameter(names.pointer(t.name), "pointer", t.name) for t in p.tensors]
         out += [Parameter(names.stride(t.name, n), "stride", t.name, n) for t in p.tensors for n in range(len(t.dims))]
-        return out + [Parameter(names.scalar(e), "extent", e) for e in p.extents]
+        return out + [Parameter(names.scalar(e), "extent", e) for e in (*p.extents, *(n for n, _ in p.scalars))]
 
     def parameter(self, p: Parameter) -> str:
         match p.kind:
@@ -174,14 +174,16 @@ class _Emitter:
         return [STEP + line if line else "" for line in [*head, *self.barriers(), ""]] + roles_text
 
     def barriers(self) -> list[str]:
-        """Their initialisation."""
+        """Their initialisation, and what comes between it and the first access to a tensor."""
         inits: list[str] = []
         for b in self.program.barriers:
             if b.kind == "mbarrier":
                 at, count = f"smem + {self.names.barrier(b.name)}", arrivals(self.program, b)
                 inits += [f"{STEP}barrier_init({at}{f' + {8 * n}' if n else ''}, {count});" for n in range(b.stages)]
+        inits = [f"{STEP}prefetch_map({name});" for name in self.kernel.boxes.values()] + inits
         ready = "barriers" if self.program.grid.rank is None else "cluster"
-        return ["", "if (threadIdx.x == 0) {", *inits, "}", f"{ready}_ready();"] if inits else []
+        after = ["launch_early();"] if self.program.grid.early else []
+        return ["", "if (threadIdx.x == 0) {", *inits, "}", f"{ready}_ready();", *after] if inits else after
 
     def roles(self) -> list[str]:
         """The branches over warps."""

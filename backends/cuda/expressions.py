@@ -121,7 +121,7 @@ class Expressions(Operators[Lanes]):
             if b.axes or b.dtype != "i32":
                 raise ValueError(f"{e} reads a tile of shared memory inside an expression")
             stage = e.stage if isinstance(e, Read) else None
-            return f"uniform(load_int({self.address(name, stage)}))"
+            return f"uniform(lane == 0 ? load_int({self.address(name, stage)}) : 0)"
         b = self.registers[name]
         axes = tuple(a.name for a in b.axes)
         if b.layout is not None and dict(b.layout.params).get("operand") == "A":

@@ -79,6 +79,26 @@ class Shape:
         self.arguments: Arguments | None = None
 
 
+class Early:
+    """cuLaunchKernel for kernels that may begin before the launch in front of them has ended.  One thread at a time."""
+
+    def __init__(self, function: Any, x: int, y: int, z: int, tx: int, ty: int, tz: int, shared: int) -> None:
+        self.function, self.config, self.stream = function, driver.CUlaunchConfig(), 0
+        self.config.gridDimX, self.config.gridDimY, self.config.gridDimZ = x, y, z
+        self.config.blockDimX, self.config.blockDimY, self.config.blockDimZ = tx, ty, tz
+        self.config.sharedMemBytes = shared
+        early = driver.CUlaunchAttribute()
+        early.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        early.value.programmaticStreamSerializationAllowed = 1
+        self.config.attrs = [early]
+        self.config.numAttrs = 1
+
+    def __call__(self, stream: int, arguments: int, extra: int) -> tuple[Any, ...]:
+        if stream != self.stream:
+            self.config.hStream = self.stream = stream
+        return cast("tuple[Any, ...]", driver.cuLaunchKernelEx(self.config, self.function, arguments, extra))
+
+
 class Arguments:
     """What cuLaunchKernel reads, at `address`: pointers to `values`, some of which lie in `memory`.  A launch copies all values
     before it returns, so the next one may write other addresses of tensors into them.
@@ -159,6 +179,7 @@ class Kernel:
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         done(driver.cuFuncSetAttribute(self.function, attribute, self.metadata["shared"]))
         self.ctas = compile(self.metadata["ctas"], "<ctas>", "eval")
+        self.scalars = [(n, compile(text, f"<{n}>", "eval")) for n, text in self.metadata["scalars"]]
         self.threads, self.shared = self.metadata["threads"], self.metadata["shared"]
         self.counted = next((of for _, kind, of, _ in self.arguments if self._mode(of, kind) == "counter"), None)
         self.counters = Counters(artifact.kernel) if self.counted else None
@@ -179,8 +200,12 @@ class Kernel:
         """Blocks of a call.  The extent that it does not say is the device's: its multiprocessors."""
         known = {**dict.fromkeys(self.metadata["extents"], self.units), **extents}
         scope = {**known, **self.metadata["tile"], "min": min, "max": max}
+        for name, code in self.scalars:
+            scope[name] = known[name] = int(eval(code, {"__builtins__": {}}, scope))
         blocks = int(eval(self.ctas, {"__builtins__": {}}, scope))
         sizes = blocks, 1, 1, self.threads, 1, 1, self.shared
+        if self.metadata["early"]:
+            return Shape(blocks, known, Early(self.function, *sizes))
         return Shape(blocks, known, partial(driver.cuLaunchKernel, self.function, *sizes))
 
     def __call__(self, shape: Shape, tensors: Mapping[str, Tensor]) -> None:

@@ -150,6 +150,16 @@ DEVICE void cluster_ready() {
   asm volatile("barrier.cluster.arrive.aligned;\\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 """,
+        "prefetch_map": """
+// The TMA unit has the map at hand when it is first used.
+DEVICE void prefetch_map(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
+""",
+        "launch_early": """
+// The next launch may set itself up; what the launches before this one wrote is visible from here on.
+DEVICE void launch_early() {
+  asm volatile("griddepcontrol.launch_dependents;\\ngriddepcontrol.wait;" ::: "memory");
+}
+""",
         "remote": """
 // Where `at` of this block lies in block `rank` of the cluster.
 DEVICE unsigned remote(unsigned at, int rank) {

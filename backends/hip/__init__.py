@@ -39,6 +39,12 @@ class Hip:
             )
         check_limits(attn, target)
 
+    def telling(
+        self, attn: Attention, target: str, schedule: Schedule, features: frozenset[Feature]
+    ) -> frozenset[Feature]:
+        """All that it compiles for."""
+        return features & self.features
+
     def toolchain(self, target: str) -> Mapping[str, str]:
         """Version of clang.  Raises TargetFault E0911 without one that is recent enough."""
         from tilec.backends.hip.build import compiler

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import torch
 
+from tilec.backends.base import FEW_KEYS, MANY_KEYS, SHORT_ROWS
 from tilec.backends.runtime.device import float8
 from tilec.backends.runtime.extents import evaluate, symbols
 from tilec.backends.runtime.signature import Argument, Binding, Signature
@@ -238,7 +239,7 @@ def bind(signature: Signature, tensors: Tensors, target: str, out: Tensors | Non
         extents=env,
         constants=tuple((s, env[s]) for s in signature.constants),
         features=_features((*rows, *(out or ())[:1]), (*tensors, *(out or ())), outputs, allocate=out is None)
-        | _round(signature, env),
+        | _sizes(signature, env),
         strides=tuple(t.stride() for t in tensors),
         outputs=outputs,
         output_strides=tuple(t.stride() for t in out) if out is not None else None,
@@ -342,13 +343,17 @@ def _features(rows: Tensors, tensors: Tensors, outputs: tuple[Output, ...], allo
     return frozenset(found)
 
 
-SHORT = 64  # query rows
-
-
-def _round(signature: Signature, env: Mapping[str, int]) -> frozenset[str]:
+def _sizes(signature: Signature, env: Mapping[str, int]) -> frozenset[str]:
+    """What the numbers of rows and keys say."""
     held = [evaluate(s.rows, env) for s in signature.sequences]
-    found = {"round"} if all(n % 16 == 0 for n in held) else set()
-    return frozenset(found | {"short"} if held[0] <= SHORT else found)
+    keys = held[1] if all(s.kind == "dense" for s in signature.sequences) else None
+    facts = {
+        "round": all(n % 16 == 0 for n in held),
+        "short": held[0] <= SHORT_ROWS,
+        "few_keys": keys is not None and keys <= FEW_KEYS,
+        "many_keys": keys is not None and keys > MANY_KEYS,
+    }
+    return frozenset(name for name, holds in facts.items() if holds)
 
 
 def _aligned(t: torch.Tensor) -> bool:

@@ -31,6 +31,12 @@ class Triton:
 
         check_limits(attn, target)
 
+    def telling(
+        self, attn: Attention, target: str, schedule: Schedule, features: frozenset[Feature]
+    ) -> frozenset[Feature]:
+        """All that it compiles for."""
+        return features & self.features
+
     def toolchain(self, target: str) -> Mapping[str, str]:
         """Triton's version.  Raises TargetFault E0911 where it is not installed."""
         try:

@@ -41,7 +41,8 @@ class Body:
         self.tensors = {t.name: t for t in p.tensors}
         self.barriers = {b.name: b for b in p.barriers}
         self.buffers = {b.name: b for b in (*p.buffers, *role.buffers)}
-        self.fixed = {n for n, _ in p.tile} | set(p.extents) | {"cta"} | {n for n in (role.var, p.grid.rank) if n}
+        computed = {n for n, _ in (*p.tile, *p.scalars)}
+        self.fixed = computed | set(p.extents) | {"cta"} | {n for n in (role.var, p.grid.rank) if n}
         self.clustered = p.grid.rank is not None
         self.defined: set[str] = set(self.fixed)
 

@@ -103,7 +103,10 @@ class Grid:
     `order linear_xcd8(chunk = 4)`.
 
     `cluster`: how many consecutive CTAs run at the same time and reach each other's shared memory; a unit of work is then a
-    cluster's, and `ctas` a multiple of it.  `rank` names a CTA's number in its cluster."""
+    cluster's, and `ctas` a multiple of it.  `rank` names a CTA's number in its cluster.
+
+    `early`: CTAs may begin before the launch in front of this one has ended, and set themselves up; they touch no tensor until
+    it has, and this launch lets the next one begin as early.  (PTX: griddepcontrol.)"""
 
     tiles: Expr
     ctas: Expr
@@ -112,6 +115,7 @@ class Grid:
     cluster: int = 1
     rank: str | None = None
     numbers: tuple[tuple[str, int | str], ...] = ()
+    early: bool = False
 
     @property
     def title(self) -> str:

@@ -20,6 +20,7 @@ from tilec.ir.machine import Cta, Instance, make_tiles
 from tilec.ir.memory import Tensor
 from tilec.ir.nodes import Arrive, Await, Claim, Copy, Load, Mma, Move, Program, Send, Sync, Wait, walk
 from tilec.ir.print import show_stmt
+from tilec.ir.scalars import call_scalars
 
 LIMIT = 2_000_000  # scheduler steps before a run counts as endless
 
@@ -62,7 +63,7 @@ def run(
     exe = compile_program(p)
     if missing := [n for n in p.extents if n not in extents]:
         raise CallError(f"{p.name}: no value for {', '.join(missing)}")
-    scalars = {n: int(extents[n]) for n in p.extents}
+    scalars = call_scalars(p, {n: int(extents[n]) for n in p.extents})
     with np.errstate(all="ignore"):
         state = _State(exe, scalars, _bind(exe, tensors, scalars), random.Random(seed), schedule)
         together = any(isinstance(s, Claim) for r in p.roles for s in walk(r.body))

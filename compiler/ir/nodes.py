@@ -66,6 +66,7 @@ from tilec.ir.declare import Layout as Layout
 from tilec.ir.declare import Slot as Slot
 from tilec.ir.declare import Space as Space
 from tilec.ir.declare import Window as Window
+from tilec.ir.expr import Expr
 from tilec.ir.statements import Arrive as Arrive
 from tilec.ir.statements import Await as Await
 from tilec.ir.statements import Claim as Claim
@@ -114,7 +115,8 @@ class Role:
 
 @dataclass(frozen=True)
 class Program:
-    """One kernel.  `tile`: named constants; `extents`: runtime scalars; `notes`: remarks printed as comments."""
+    """One kernel.  `tile`: named constants; `extents`: runtime scalars; `notes`: remarks printed as comments.  `scalars`: what
+    follows from those two, in order, computed once for a call, on its host."""
 
     name: str
     target: str
@@ -126,6 +128,7 @@ class Program:
     barriers: tuple[Barrier, ...]
     roles: tuple[Role, ...]
     notes: tuple[str, ...] = ()
+    scalars: tuple[tuple[str, Expr], ...] = ()
 
     def tensor(self, name: str) -> Global:
         """The tensor of that name; KeyError if there is none."""

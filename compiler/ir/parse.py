@@ -46,10 +46,9 @@ def _without_comment(line: str) -> str:
         return line
     quoted = False
     for i, ch in enumerate(line):
-        if ch == '"' and (i == 0 or line[i - 1] != "\\"):
-            quoted = not quoted
-        elif ch == "#" and not quoted:
+        if ch == "#" and not quoted:
             return line[:i].rstrip()
+        quoted ^= ch == '"' and (i == 0 or line[i - 1] != "\\")
     return line
 
 
@@ -172,15 +171,12 @@ def _number(t: Any) -> int | None:
     return None if t is None else int(t.children[0])
 
 
-# Declarations.
-
-
 def _program(t: Any, notes: tuple[str, ...]) -> Program:
     parts: dict[str, list[Any]] = {}
     for c in t.children:
         parts.setdefault(str(c.data), []).append(c.children)
     ((name, target),) = parts["header"]
-    ((coords, tiles, ctas, order, numbers, cluster, rank),) = parts["grid"]
+    ((coords, tiles, ctas, order, numbers, cluster, rank, early),) = parts["grid"]
     return Program(
         name=".".join(map(str, name.children)) if name.data == "dotted" else _word(name),
         target=_word(target),
@@ -195,11 +191,13 @@ def _program(t: Any, notes: tuple[str, ...]) -> Program:
             1 if cluster is None else int(cluster),
             None if rank is None else str(rank),
             () if numbers is None else _params(numbers.children),
+            early is not None,
         ),
         buffers=tuple(_buffer(c[0], "shared") for c in parts.get("shared", ())),
         barriers=tuple(_barrier(c) for c in parts.get("barrier", ())),
         roles=tuple(_role(c) for c in parts.get("role", ())),
         notes=notes,
+        scalars=tuple((str(n), _expr(e)) for n, e in parts.get("scalar", ())),
     )
 
 

@@ -74,10 +74,11 @@ def _program(p: Program) -> Iterator[str]:
         yield "tile " + ", ".join(f"{n} = {v}" for n, v in p.tile)
     if p.extents:
         yield "extent " + ", ".join(p.extents)
+    yield from (f"scalar {n} = {show(e)}" for n, e in p.scalars)
     yield from (_global(t) for t in p.tensors)
     coords = ", ".join(f"{n} = {show(e)}" for n, e in p.grid.coords)
     units = f"tiles {show(p.grid.tiles)} ctas {show(p.grid.ctas)}"
-    yield f"grid {coords + ' ' if coords else ''}{units} order {_order(p.grid)}{_cluster(p.grid)}"
+    yield f"grid {coords + ' ' if coords else ''}{units} order {_order(p.grid)}{_cluster(p.grid)}{_early(p.grid)}"
     yield from (f"shared {_buffer(b)}" for b in p.buffers)
     yield from (_barrier(b) for b in p.barriers)
     for role in p.roles:
@@ -90,6 +91,10 @@ def _order(g: Grid) -> str:
 
 def _cluster(g: Grid) -> str:
     return "" if g.rank is None else f" cluster {g.cluster} as {g.rank}"
+
+
+def _early(g: Grid) -> str:
+    return " early" if g.early else ""
 
 
 def _global(t: Global) -> str:

@@ -28,6 +28,7 @@ from tilec.ir.expr import Expr, Fetch, free_vars, walk
 from tilec.ir.nodes import Claim, Cluster, For, Let, Program, Proof, Role, Seek, Stmt, blocks
 from tilec.ir.nodes import walk as walk_statements
 from tilec.ir.print import show_stmt
+from tilec.ir.scalars import call_scalars
 
 SAMPLES = 24  # tiles looked at per group
 TRIES = 20 * SAMPLES
@@ -119,9 +120,10 @@ def samples(p: Program, role: Role, group: Group, proof: Proof) -> Iterator[dict
         names |= free_vars(proof.keys) - {s.name for s in group.defined} - {n for n, _ in p.tile}
     for _ in range(TRIES):
         env: dict[str, Any] = dict(p.tile)
-        for name in sorted(names | set(p.extents)):
+        for name in sorted((names | set(p.extents)) - {n for n, _ in p.scalars}):
             small, large = rng.randint(1, 4), rng.randint(1, 700)
             env[name] = rng.choice((small, large, large // 64 * 64) if name in p.extents else (small - 1, large))
+        env |= call_scalars(p, {n: env[n] for n in p.extents})
         for t in p.tensors:
             env[t.name] = Increasing(rng.randint(0, 500), rng.choice((1 / 400, 1 / 97, 1 / 33, 1.0, 150.0)))
         if role.var is not None:

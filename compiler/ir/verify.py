@@ -52,15 +52,19 @@ def verify(p: Program, *, proofs: bool = True) -> None:
 
 def _declarations(p: Program, report: Report) -> None:
     scalars = [("a tile constant", n) for n, _ in p.tile] + [("an extent", n) for n in p.extents]
+    computed = [("a scalar", n) for n, _ in p.scalars]
     tensors, barriers = [("a tensor", t.name) for t in p.tensors], [("a barrier", b.name) for b in p.barriers]
     number = [("the CTA's number", "cta"), *([] if p.grid.rank is None else [("its rank", p.grid.rank)])]
-    _names([*number, *scalars, *_named(p.buffers)], report)
+    _names([*number, *scalars, *computed, *_named(p.buffers)], report)
     if p.grid.cluster < 1 or (p.grid.cluster > 1) != (p.grid.rank is not None):
         report(f"a cluster of {p.grid.cluster} needs {'a' if p.grid.rank is None else 'no'} name for the rank")
     _names(tensors, report)
     _names(barriers, report)
     _names([("a role", r.name) for r in p.roles], report)
     known = {n for _, n in scalars}
+    for n, value in p.scalars:
+        _closed(f"scalar {n}", (value,), known, report)
+        known.add(n)
     for t in p.tensors:
         _closed(f"a dimension of {t.name}", t.dims, known, report)
         if t.mode == "counter" and (t.dims or t.dtype not in ("i32", "i64")):

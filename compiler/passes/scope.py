@@ -32,7 +32,7 @@ def fresh(program: Program, *stems: str) -> tuple[Var, ...]:
 
 def names(program: Program) -> set[str]:
     """Everything that has a name in the program."""
-    found = {"cta", program.grid.rank or "cta", *(n for n, _ in program.tile), *program.extents}
+    found = {"cta", program.grid.rank or "cta", *(n for n, _ in (*program.tile, *program.scalars)), *program.extents}
 
     def note(e: Expr) -> Expr:
         found.update(free_vars(e))

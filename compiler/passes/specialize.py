@@ -15,6 +15,7 @@ changes.
     WORK      `one`: a CTA has one tile.  `static`: tiles cta, cta + ctas, …  `dynamic`: the first is the CTA's own number, others
               are claimed from a counter (see `work`)
     SEARCH    what a tile's searches find, the producer hands over (see `searches`), unless tiles begin ahead
+    EARLY     a launch sets up its barriers while the one before it ends
     TRADE     registers per thread after setmaxnreg; all warpgroups together have what the CTA was launched with
 
 Sources: FlashAttention-3, Shah et al., arXiv 2407.08608, section 3.1; PTX ISA, mbarrier and setmaxnreg.
@@ -103,7 +104,7 @@ def specialize(program: Program, roles: Roles = Roles()) -> Program:
         program.with_(
             extents=(*program.extents, *work.extents),
             tensors=(*program.tensors, *work.tensors),
-            grid=replace(program.grid, ctas=work.ctas),
+            grid=replace(program.grid, ctas=work.ctas, early=True),
             buffers=(*named.buffers, *handed[0]),
             barriers=(*named.barriers, *handed[1], *extra),
             roles=(

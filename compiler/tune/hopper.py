@@ -18,7 +18,7 @@ from typing import Literal
 from tilec.ir.attention import Attention
 from tilec.ir.expr import Int
 from tilec.schedule import Schedule
-from tilec.tune.classes import known_length, mask_class, score_class
+from tilec.tune.classes import LengthClass, known_length, mask_class, score_class
 
 ROWS = 64  # of a warpgroup's matrix instruction
 DEPTH = 16  # keys of one step of the product with values
@@ -65,11 +65,12 @@ class Row:
         """Features contracted, and of the value."""
         return self.width, self.value or self.width
 
-    def holds(self, attn: Attention) -> bool:
-        """Whether the classes of the kernel are among those of the row.  A length that is not known is one of any class."""
+    def holds(self, attn: Attention, length: LengthClass | None = None) -> bool:
+        """Whether the classes of the kernel are among those of the row; `length` is that of its calls, where the text of the
+        kernel does not say it.  A length that is not known is one of any class."""
         if not any(self.classes):
             return True
-        found = (mask_class(attn), score_class(attn), known_length(attn))
+        found = (mask_class(attn), score_class(attn), known_length(attn) or length)
         return all(not some or has is None or has in some for some, has in zip(self.classes, found, strict=True))
 
 
@@ -115,20 +116,27 @@ def width_of(attn: Attention) -> int:
     return max(widths_of(attn))
 
 
-def measured_points(attn: Attention, schedule: Schedule, own: tuple[Row, ...] = ()) -> list[Point]:
-    """What records say of this kernel: rows of `own` for exactly its widths, then those of the table for the least widths of
-    which neither is smaller; with what the schedule pins."""
+def measured_points(
+    attn: Attention, schedule: Schedule, own: tuple[Row, ...] = (), length: LengthClass | None = None
+) -> list[Point]:
+    """What records say of this kernel, in calls of that class of lengths: rows of `own` for exactly its widths, then those of
+    the table for the least widths of which neither is smaller, of which rows for this class come first and rows for a class
+    that is not known to be the kernel's not at all; with what the schedule pins."""
     (width, value), known = widths_of(attn), sorted({r.widths for r in rows()})
     near = next(((w, v) for w, v in known if w >= width and v >= value), known[-1])
-    held = [r for r in own if r.widths == (width, value) and r.holds(attn)]
-    held += [r for r in rows() if r.widths == near and r.holds(attn)]
+    known_class = known_length(attn) or length
+    held = [r for r in own if r.widths == (width, value) and r.holds(attn, length)]
+    shared = [r for r in rows() if r.widths == near and r.holds(attn, length)]
+    held += [r for r in shared if r.classes[2] and known_class] + [r for r in shared if not r.classes[2]]
     return [_pinned(r.point, schedule) for r in held]
 
 
-def points(attn: Attention, schedule: Schedule, own: tuple[Row, ...] = ()) -> Iterator[Point]:
+def points(
+    attn: Attention, schedule: Schedule, own: tuple[Row, ...] = (), length: LengthClass | None = None
+) -> Iterator[Point]:
     """Every shape that the schedule allows, best guess first: `measured_points`; then, with fewer keys at each
     step, the same with queries in either place; then with fewer stages; then one warpgroup.  Ends after the smallest."""
-    measured = measured_points(attn, schedule, own)
+    measured = measured_points(attn, schedule, own, length)
     groups = [n // ROWS for n in _sizes(schedule, attn.q)]
     shapes = [p for p in measured if not groups or p.warpgroups in groups]
     rest = [replace(measured[0], warpgroups=n) for n in (groups or (1,)) if schedule.warps is None or not shapes]

@@ -65,6 +65,16 @@ def test_the_source_includes_nothing_and_every_helper_is_used():
         assert len(re.findall(rf"\b{name}\b", text)) > 1, name
 
 
+def test_an_early_launch_sets_itself_up_before_it_waits_for_the_one_in_front():
+    edit = ("order longest_first", "order longest_first early")
+    early, late = printed(edit).text, printed().text
+    assert early.replace("  launch_early();\n", "").endswith(late[late.index('extern "C"') :])
+    head = early[: early.index("if (warp < 4)")]
+    assert head.index("barriers_ready();") < head.index("launch_early();") and "prefetch_map(Q_map)" in head
+    order = [i for i in disassemble(built(edit).cubin).splitlines() if "ACQBULK" in i or "UTMALDG" in i or "ATOM" in i]
+    assert "ACQBULK" in order[0] and "ACQBULK" not in disassemble(built().cubin)
+
+
 def test_every_statement_stands_above_its_code():
     text = re.sub(r"\n\s*//   ", " ", printed().text)
     plain = (Let, If, While, For, Cluster)

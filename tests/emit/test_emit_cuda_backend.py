@@ -15,7 +15,7 @@ from tilec.ir.parse import parse_program
 from tilec.ir.verify import verify
 from tilec.native import lower_native
 from tilec.targets.inspect.sass import disassembler
-from tilec.tune.hopper import points, table
+from tilec.tune.hopper import points, rows
 
 SOFTCAP = "score s = 30 * tanh(s / 30)"
 BIAS = ("bias Bt[b, h, q, k] : f32", "score s = s + Bt[b, h, q, k]")
@@ -112,7 +112,7 @@ def test_the_lowered_program_is_right(name, sizes):
 
 def test_the_backend_is_found_by_name_and_says_its_compiler():
     assert backend("cuda") is BACKEND
-    assert BACKEND.features == {"aligned", "short"}
+    assert BACKEND.features == {"aligned", "short", "few_keys", "many_keys"}
     assert set(BACKEND.toolchain("sm90")) == {"nvrtc"}
 
 
@@ -197,7 +197,7 @@ def test_all_refused_lines_come_at_once_in_order():
 def test_shapes_are_tried_from_the_measured_ones_down():
     attn, schedule = parts(spec(CAUSAL, d=64))
     tried = list(points(attn, schedule))
-    measured = [p for widths, p in table() if widths == (64, 64)]
+    measured = [r.point for r in rows() if r.widths == (64, 64) and not any(r.classes)]
     assert len(measured) > 1 and tried[: len(measured)] == measured
     assert len(set(tried)) == len(tried)
     assert {p.warpgroups for p in tried} == {1, 2, 3} and min(p.keys for p in tried) == 16

@@ -1,144 +1,31 @@
 """The cuda launcher against a driver that only records: arguments in the kernel's order, extents, tensor maps, the counter."""
 
-import ctypes
-from threading import Thread, get_ident
+from threading import Thread
 from time import sleep
 from types import SimpleNamespace
 
 import pytest
 import torch
+from driver_kit import STREAM, Driver
 from feature_specs import CAUSAL, kernel
 
 from tilec.backends.base import Variant, launch_half
 from tilec.backends.cuda import ALIGNED, BACKEND
 from tilec.backends.cuda import launch as launch_module
 from tilec.backends.runtime import capture
-from tilec.backends.runtime.capture import RELAXED
 from tilec.backends.runtime.checks import bind
 from tilec.backends.runtime.ready import addresses_of
 from tilec.frontend import read_text
+from tilec.ir.parse import parse_program
+from tilec.ir.scalars import call_scalars
 from tilec.schedule import EMPTY
 from tilec.signature_of import signature_of
 
 UNITS = 5
-STREAM = 77
 SPEC = kernel(
     "param slope[h] : f32", "score s = s - slope[h] * (q - k)", CAUSAL,
     d="d : 64", h="h : H", head="h // 2", scale="scale 1 / 8", schedule="",
 )  # fmt: skip
-NUMBERS = {"stride": ctypes.c_longlong, "extent": ctypes.c_int, "pointer": ctypes.c_void_p}
-
-
-class Map(tuple):
-    """What cuTensorMapEncodeTiled was asked for; `base` is the address since."""
-
-    def __init__(self, given):
-        self.base, self.memory = given[2], (ctypes.c_uint64 * 16)(id(self))
-
-    def getPtr(self):
-        return ctypes.addressof(self.memory)
-
-    def now(self):
-        return Map((*self[:2], self.base, *self[3:]))
-
-
-class Driver:
-    """Succeeds at everything that is allowed in its thread's capture mode.  `launches`: (grid, threads, shared bytes, stream,
-    arguments); `memory`: what was allocated; `cleared` and `awaited`: streams."""
-
-    CUresult = SimpleNamespace(CUDA_SUCCESS=0, CUDA_ERROR_INVALID_CONTEXT=201)
-
-    def __init__(self, kinds):
-        self.kinds, self.launches, self.maps = kinds, [], []
-        self.copies = {}
-        self.memory, self.cleared, self.awaited, self.contexts = [], [], [], {}
-        self.stream, self.capturing, self.mode = STREAM, False, 0
-
-    def exchange(self, mode):
-        before, self.mode = self.mode, mode
-        return before
-
-    def allowed(self):
-        assert self.mode == RELAXED or not self.capturing, "not permitted when a stream is capturing"
-
-    def cuModuleLoadData(self, cubin):
-        self.allowed()
-        return 0, "module"
-
-    def cuMemAlloc(self, size):
-        self.allowed()
-        self.memory.append((ctypes.c_uint32 * (size // 4))(*[7] * (size // 4)))
-        return 0, ctypes.addressof(self.memory[-1])
-
-    def cuMemsetD32Async(self, base, value, count, stream):
-        self.cleared.append(stream)
-        held = next(m for m in self.memory if ctypes.addressof(m) == base)
-        held[:count] = [value] * count
-        return (0,)
-
-    def cuStreamSynchronize(self, stream):
-        self.allowed()
-        self.awaited.append(stream)
-        return (0,)
-
-    def cuStreamCreate(self, flags):
-        self.allowed()
-        return 0, f"stream {len(self.awaited)}"
-
-    def cuCtxSetCurrent(self, context):
-        self.contexts[get_ident()] = context
-        return (0,)
-
-    def __getattr__(self, name):
-        if name.startswith("cu"):
-            return lambda *_: (0, name)
-        return SimpleNamespace(**dict.fromkeys(NAMES, name))
-
-    def cuuint64_t(self, n):
-        return n
-
-    cuuint32_t = cuuint64_t
-
-    def cuTensorMapEncodeTiled(self, *given):
-        self.maps.append(Map(given))
-        return 0, self.maps[-1]
-
-    def CUtensorMap(self, _ptr):
-        assert _ptr % 64 == 0
-        held = ctypes.c_uint64.from_address(_ptr).value
-        copy = self.copies[_ptr] = Map(next(m for m in self.maps if id(m) == held))
-        copy.getPtr = lambda: _ptr
-        return copy
-
-    def cuTensorMapReplaceAddress(self, held, address):
-        if address % 16:
-            return (1,)
-        held.base = address
-        return (0,)
-
-    def cuGetErrorString(self, error):
-        return 0, b"invalid argument"
-
-    def cuLaunchKernel(self, function, x, y, z, tx, ty, tz, shared, stream, arguments, extra):
-        if get_ident() not in self.contexts:
-            return (201,)
-        addresses = (ctypes.c_void_p * len(self.kinds)).from_address(arguments)
-        values = [
-            self.copies[a].now() if kind == "map" else NUMBERS[kind].from_address(a).value
-            for kind, a in zip(self.kinds, addresses, strict=True)
-        ]
-        self.launches.append(((x, y, z), (tx, ty, tz), shared, stream, values))
-        return (0,)
-
-
-NAMES = (
-    "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES",
-    "CU_STREAM_NON_BLOCKING",
-    "CU_TENSOR_MAP_INTERLEAVE_NONE",
-    "CU_TENSOR_MAP_SWIZZLE_128B",
-    "CU_TENSOR_MAP_L2_PROMOTION_L2_256B",
-    "CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE",
-)
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +68,9 @@ def call(launcher, signature):
 def test_arguments_are_in_the_kernels_order(artifact, machine):
     driver, launcher, signature = machine
     given = call(launcher, signature)
-    extents = {"B": B, "H": H, "M": M, "N": N, "SMS": UNITS}
+    program = parse_program(artifact.sources["program.tile_ir"])
+    sizes = call_scalars(program, {"B": B, "H": H, "M": M, "N": N, "SMS": UNITS})
+    assert {"tiles", "section"} <= {of for _, kind, of, _ in artifact.metadata["arguments"] if kind == "extent"}
     (first, again) = driver.launches
     assert first == again
     counter = launcher.kernel.counters.streams[STREAM]
@@ -195,7 +84,7 @@ def test_arguments_are_in_the_kernels_order(artifact, machine):
             case "stride":
                 assert value == given[of].stride(dimension), name
             case "extent":
-                assert value == extents[of], name
+                assert value == sizes[of], name
     kinds = {of: kind for _, kind, of, _ in artifact.metadata["arguments"] if kind in ("map", "pointer")}
     assert kinds.keys() == {*given, "counter"}
     assert {n for n, kind in kinds.items() if kind == "map"} == {"Q", "K", "V"}

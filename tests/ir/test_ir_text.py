@@ -130,8 +130,8 @@ programs = st.builds(
         max_size=2,
     ).map(tuple),
     st.one_of(
-        st.builds(n.Grid, small, small, texts, coords, numbers=params),
-        st.builds(n.Grid, small, small, texts, coords, st.integers(2, 8), names, params),
+        st.builds(n.Grid, small, small, texts, coords, numbers=params, early=st.booleans()),
+        st.builds(n.Grid, small, small, texts, coords, st.integers(2, 8), names, params, st.booleans()),
     ),
     _buffers("shared"),
     st.lists(barriers, max_size=2).map(tuple),
@@ -140,6 +140,7 @@ programs = st.builds(
         st.text(alphabet=st.characters(codec="utf-8", exclude_categories=["Cc", "Zl", "Zp", "Cs"]), max_size=9),
         max_size=2,
     ).map(tuple),
+    st.lists(st.tuples(names, small), max_size=2).map(tuple),
 )
 
 
@@ -203,7 +204,7 @@ def test_every_field_is_in_the_random_programs(node: type):
         "Let": 2, "Seek": 4, "Compute": 6, "Load": 7, "Store": 5, "Mma": 5, "Copy": 7, "Move": 3, "Send": 3, "Await": 2,
         "Wait": 2, "Arrive": 3, "Sync": 1, "Claim": 2, "Priority": 1, "Fence": 1, "If": 3, "For": 7, "While": 2,
         "Cluster": 3, "Interleave": 2, "Proof": 8, "Slot": 3, "Window": 3, "Bar": 2, "Buffer": 7, "Barrier": 5, "Role": 8,
-        "Grid": 7, "Axis": 2, "Layout": 2, "Global": 4, "Program": 10,
+        "Grid": 8, "Axis": 2, "Layout": 2, "Global": 4, "Program": 11,
     }  # fmt: skip
     assert len(fields(node)) == covered[node.__name__]
 

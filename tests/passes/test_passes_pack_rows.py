@@ -57,7 +57,7 @@ def test_no_result_changes(name):
 
 @pytest.mark.parametrize("name", SPECS)
 def test_native_programs_of_short_calls_are_right(name):
-    p = lower_native(kit.attention(SPECS[name]), "sm90", short=True)
+    p = lower_native(kit.attention(SPECS[name]), "sm90", features=frozenset({"short"}))
     (queries,) = {s.index for s in walk(p.roles[0].body) if isinstance(s, Copy) and s.tensor == "Q"}
     assert groups_of(queries).size == GROUPS.get(name, (4, 4))[1]
     for seed, sizes in enumerate(FEW if group_of(kit.attention(SPECS[name])).size > 64 else SIZES):
@@ -87,5 +87,5 @@ def test_rows_are_packed_before_blocks_are_ordered():
 def test_tiles_of_short_calls_have_64_rows_unless_a_group_fills_more():
     for name, rows in (("groups of 4", 64), ("groups of 128", 192)):
         attn = kit.attention(SPECS[name])
-        assert dict(lower_native(attn, "sm90", short=True).tile)["TQ"] == rows
+        assert dict(lower_native(attn, "sm90", features=frozenset({"short"})).tile)["TQ"] == rows
         assert dict(lower_native(attn, "sm90").tile)["TQ"] == 192

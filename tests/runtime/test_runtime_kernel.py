@@ -239,8 +239,8 @@ def test_other_kinds_of_device_are_refused(causal):
 
 def test_a_backend_that_is_not_installed_is_named():
     with pytest.raises(TargetFault) as caught:
-        backend("hip")
-    assert caught.value.code == "E0910" and "`hip`" in str(caught.value)
+        backend("metal")
+    assert caught.value.code == "E0910" and "`metal`" in str(caught.value)
 
 
 def test_settings_are_the_environment(monkeypatch, tmp_path):

@@ -59,7 +59,7 @@ def test_a_call_gets_native_code_if_its_tensors_are_aligned_else_triton(folder, 
     q, k, v = qkv()
     attend(q, k, v)
     attend(q[:, :7], k, v)  # not a multiple of 16 rows: the same kernel
-    assert loaded == [("cuda", {"aligned", "short"})] and attend.passed_over == ()
+    assert loaded == [("cuda", {"aligned", "few_keys", "short"})] and attend.passed_over == ()
     shifted = torch.zeros(q.numel() + 1, dtype=q.dtype)[1:].view(q.shape)
     attend(shifted, k, v)
     attend(q, k[:, :1].expand(k.shape), v)
@@ -160,7 +160,7 @@ def test_commands_say_who_compiles_and_who_was_passed_over(tmp_path, folder, mon
     assert "cuda backend" in text and "of 232,448 bytes of shared memory" in text and "registers of 240" in text
     heads = command(tmp_path, native, "compile", "--dump-ir").stdout
     assert [h.split()[-1] for h in heads.splitlines() if h.startswith("# after")][-2:] == [
-        "specialize",
+        "call_scalars",
         "place_buffers",
     ]
     line = "cuda passed over: the cuda backend does not take `Q` of f32 on sm90"

@@ -92,6 +92,9 @@ DEVICE void barriers_ready() {
   __syncthreads();
 }
 
+// The TMA unit has the map at hand when it is first used.
+DEVICE void prefetch_map(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
+
 // Until the phase of this parity is complete.
 DEVICE void wait(unsigned bar, int parity) {
   asm volatile(
@@ -271,6 +274,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) causal_gqa_forward(
   const int cta = blockIdx.x;
 
   if (threadIdx.x == 0) {
+    prefetch_map(K_map);
+    prefetch_map(Q_map);
+    prefetch_map(V_map);
     barrier_init(smem + q_full, 1);
     barrier_init(smem + q_full + 8, 1);
     barrier_init(smem + q_empty, 4);
@@ -711,7 +717,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) causal_gqa_forward(
       it = it + 1;
       // wait slot_full[(it - 1) % 2] parity (it - 1) // 2 % 2
       wait(smem + slot_full + 8 * (it - 1 & 1), ((it - 1 >> 1) & 1));
-      t = uniform(load_int(smem + slots + slots_stage * (it - 1 & 1)));
+      t = uniform(lane == 0 ? load_int(smem + slots + slots_stage * (it - 1 & 1)) : 0);
       // arrive slot_empty[(it - 1) % 2]
       arrive(smem + slot_empty + 8 * (it - 1 & 1));
     }
