@@ -42,10 +42,10 @@ def done(result: tuple[Any, ...]) -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
-def tensor_map(t: Tensor, dtype: str, box: Mapping[str, Any]) -> Any:
-    """Map of `t` for such boxes, of rank 5 and 128-byte swizzled (see `geometry`)."""
+def tensor_map(t: Tensor, dtype: str, box: Mapping[str, Any]) -> tuple[Any, int]:
+    """Map of `t` for such boxes, of rank 5 and 128-byte swizzled (see `geometry`), and its first element's bytes from `t`'s."""
     g = geometry(t.shape, t.stride(), t.element_size(), box)
-    return done(
+    held = done(
         driver.cuTensorMapEncodeTiled(
             MAP_DTYPES[dtype],
             len(g.dims),
@@ -60,6 +60,7 @@ def tensor_map(t: Tensor, dtype: str, box: Mapping[str, Any]) -> Any:
             driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )
     )
+    return held, g.offset
 
 
 def placed(held: Any) -> tuple[Any, Any]:
@@ -103,13 +104,13 @@ class Arguments:
     """What cuLaunchKernel reads, at `address`: pointers to `values`, some of which lie in `memory`.  A launch copies all values
     before it returns, so the next one may write other addresses of tensors into them.
 
-    `maps` and `pointers` are those values that hold the address of a tensor, by its number; `counter` is the one that changes
-    from launch to launch, None without one."""
+    `maps` and `pointers` are those values that hold the address of a tensor, by its number, a map's with an offset; `counter`
+    is the one that changes from launch to launch, None without one."""
 
     def __init__(
         self,
         values: Sequence[Any],
-        maps: Sequence[tuple[int, Any]],
+        maps: Sequence[tuple[int, Any, int]],
         pointers: Sequence[tuple[int, ctypes.c_void_p]],
         counter: ctypes.c_void_p | None,
         memory: Sequence[Any] = (),
@@ -123,9 +124,9 @@ class Arguments:
     def move(self, addresses: tuple[int, ...]) -> None:
         """The tensors are at `addresses` now."""
         before, self.addresses = self.addresses or (None,) * len(addresses), ()  # a failure leaves nothing known
-        for number, held in self.maps:
+        for number, held, offset in self.maps:
             if addresses[number] != before[number]:
-                done(driver.cuTensorMapReplaceAddress(held, addresses[number]))
+                done(driver.cuTensorMapReplaceAddress(held, addresses[number] + offset))
         for number, held in self.pointers:
             held.value = addresses[number]
         self.addresses = addresses
@@ -245,9 +246,10 @@ class Kernel:
             match kind:
                 case "map":
                     dtype, box = self.metadata["tensors"][of][1], self.metadata["boxes"][name]
-                    held, memory = placed(tensor_map(tensors[number], dtype, box))
+                    made, offset = tensor_map(tensors[number], dtype, box)
+                    held, memory = placed(made)
                     values.append(held)
-                    maps.append((number, held))
+                    maps.append((number, held, offset))
                     kept.append(memory)
                 case "pointer" if of == self.counted:
                     counter = ctypes.c_void_p(0)

@@ -35,8 +35,11 @@ def artifact():
 
 @pytest.fixture
 def machine(artifact, monkeypatch):
+    return loaded(artifact, read_text(SPEC), monkeypatch)
+
+
+def loaded(artifact, read, monkeypatch):
     """(driver, launcher of it on the cpu device, signature)."""
-    read = read_text(SPEC)
     signature = signature_of(read.kernels[0], read.source)
     driver = Driver([kind for _, kind, _, _ in artifact.metadata["arguments"]])
     monkeypatch.setattr(launch_module, "driver", driver)
@@ -177,6 +180,33 @@ def test_other_addresses_are_written_into_the_same_arguments(artifact, machine):
         given = dict(zip(("Q", "K", "V", "slope", "O", "L"), addresses_of(tensors, outputs), strict=True))
         assert given.items() <= addresses_in(artifact, driver.launches[-1][-1]).items()
     assert len(driver.maps) == 3, "a map is made once"
+
+
+def test_maps_of_residue_classes_keep_their_first_positions(monkeypatch):
+    spec = read_text(
+        kernel(
+            "mask (q - k) % 3 == 0 and k <= q",
+            d="d : 64",
+            h="h : 2",
+            head="h",
+            scale="scale 1 / 8",
+            schedule="",
+            lse="",
+        )
+    )
+    made = BACKEND.compile(spec.kernels[0], "sm90", EMPTY, Variant((), ALIGNED))
+    driver, launcher, signature = loaded(made, spec, monkeypatch)
+    boxes = {name: box for name, box in made.metadata["boxes"].items() if box["tensor"] == "K"}
+    assert sorted(b["first"] for b in boxes.values()) == [0, 1, 2]
+    names = [name for name, *_ in made.metadata["arguments"]]
+    q, *keys = (torch.empty(2, 40, 2, 64, dtype=torch.bfloat16) for _ in range(4))
+    bound = bind(signature, [q, keys[0], keys[0]], "sm90")
+    run = launcher.prepare(bound)
+    for k in keys:
+        tensors, outputs = [q, k, keys[0]], [torch.empty_like(q)]
+        run(tensors, outputs, addresses_of(tensors, outputs))
+        held = dict(zip(names, driver.launches[-1][-1], strict=True))
+        assert {n: held[n][2] - k.data_ptr() for n in boxes} == {n: b["first"] * 2 * 64 * 2 for n, b in boxes.items()}
 
 
 def test_a_map_that_the_driver_refuses_leaves_no_trace(artifact, machine):
