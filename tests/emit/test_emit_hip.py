@@ -45,7 +45,7 @@ def compiled(text):
 
 NARROW = {"more": "e : 128", "value": "V[b, k, h, e] : bf16", "output": "O[b, q, h, e]"}
 SHAPES = {
-    "64, causal": (spec(CAUSAL, d=64), (256, 64, 512)),
+    "64, causal": (spec(CAUSAL, d=64), (256, 128, 512)),
     "128, whole": (spec(), (256, 64, 512)),
     "128, causal, groups of 4": (spec(CAUSAL, h="h : 8", head="h // 4"), (256, 64, 512)),
     "192 and 128": (spec(CAUSAL, d=192, **NARROW), (128, 32, 512)),
@@ -82,8 +82,8 @@ def test_machine_code_is_the_programs():
 
 def test_a_kernel_that_breaks_its_program_is_refused():
     text = machine_code(compiled(SHAPES["64, causal"][0]))["f_gfx942.s"].decode()
-    sound = {"waves": 2, "matrices": 96, "loops": (32, 32)}
-    assert check(text, "f", **sound).matrices == 96
+    sound = {"waves": 2, "matrices": 192, "loops": (64, 64)}
+    assert check(text, "f", **sound).matrices == 192
     edits = {
         "E0918": [
             (r"(\.vgpr_spill_count:) +0", r"\1 3"),
@@ -240,7 +240,7 @@ def test_other_roundings_stay_near(rounding, tmp_path):
     assert report.ok or rounding == "zero"
     assert report.error < 0.02 if hasattr(report, "error") else "max error" in str(report)
     made = compile_program(lowered(text), rounding=rounding)
-    assert made.metadata["matrices"] == 96
+    assert made.metadata["matrices"] == 192
 
 
 MISTAKES = {
