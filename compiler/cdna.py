@@ -63,7 +63,7 @@ def wave_passes(options: WaveOptions = WaveOptions()) -> tuple[Pass, ...]:
 def shaped(program: Program, case: Case, point: Point) -> Iterator[tuple[str, Program]]:
     """At this point of the tuning table, through every pass that is left of one walk over the keys."""
     attn, order = distinct_indices(case.attn), block_map(case)
-    choice = Choice(point.rows, point.keys, None, None, point.by)
+    choice = Choice(point.rows, point.keys, point.waves, None, point.by)
     rest: tuple[Pass, ...] = (
         ("choose_tiles", lambda p: choose_tiles(p, attn, choice, pad="exact")),
         ("map_blocks", lambda p: tidy(map_blocks(p, order))),

@@ -16,6 +16,7 @@ from hip import hip
 from torch import Tensor
 
 from tilec.backends.base import Artifact, Run
+from tilec.backends.hip.arguments import blocks, known
 from tilec.backends.runtime.checks import Bound
 from tilec.backends.runtime.signature import Signature
 from tilec.backends.runtime.torch_op import inputs_of
@@ -74,10 +75,9 @@ class Kernel:
         )
 
     def shape(self, extents: Mapping[str, int]) -> Shape:
-        """Blocks of a call.  The extent that it does not say is the device's: its compute units."""
-        known = {**dict.fromkeys(self.metadata["extents"], self.units), **extents}
-        scope = {**known, **self.metadata["tile"], "min": min, "max": max}
-        return Shape(int(eval(self.metadata["ctas"], {"__builtins__": {}}, scope)), known)
+        """Blocks of a call."""
+        values = known(self.metadata, extents, self.units)
+        return Shape(blocks(self.metadata, values), values)
 
     def pack(self, shape: Shape, tensors: Sequence[Tensor]) -> Arguments:
         """Addresses, strides and extents in the kernel's order; tensors in the order of `names`.

@@ -1,4 +1,4 @@
-"""Triton's gfx942 kernels in the emulator: `tilec verify --target gfx942` on a machine without that GPU."""
+"""gfx942's kernels in the emulator: `tilec verify --target gfx942` on a machine without that GPU."""
 
 import json
 from pathlib import Path
@@ -33,8 +33,9 @@ def verify(tmp_path, monkeypatch):
     Path("causal.tile").write_text(SPEC)
     words = ["verify", "causal.tile", "--target", "gfx942"]
 
-    def run(shape):
-        return CliRunner().invoke(main, [*words, "--shape", shape, "--json"])
+    def run(shape, *more, backend="triton"):
+        chosen = [] if backend is None else ["--backend", backend]
+        return CliRunner().invoke(main, [*words, "--shape", shape, "--json", *chosen, *more])
 
     return run
 
@@ -46,6 +47,15 @@ def test_a_causal_spec_is_right_and_its_machine_code_silent(verify):
     assert [o["findings"] for o in found] == [[]] * len(found)
     assert all(o["ok"] and {x["name"] for x in o["outputs"]} == {"O", "L"} for o in found)
     assert len({o["note"].partition(",")[0] for o in found}) == 2, "for usual tensors, and for any"
+
+
+def test_its_own_kernels_where_they_reach(verify):
+    """Usual tensors get machine code of HIP, others that of Triton."""
+    result = verify("B=1,M=70,N=100", backend=None)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert all(o["ok"] and o["findings"] == [] for o in found)
+    assert len({o["note"].partition(",")[0] for o in found}) == 2
 
 
 def test_no_keys_at_all(verify):
