@@ -22,6 +22,7 @@ from tilec.oracle.inputs import make_inputs
 from tilec.oracle.numerics import verify as compare
 from tilec.passes.ping_pong import Turns
 from tilec.targets.gfx942.codeobject import read
+from tilec.targets.gfx942.cycles import predict
 from tilec.targets.gfx942.emulator import Emulator
 
 DTYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32, "i32": np.int32, "i64": np.int64}
@@ -136,3 +137,12 @@ def test_a_mistake_of_the_program_is_one_of_the_machine(name):
     assert after != before
     complaints, run = launched(parse_program(after), text, {"M": 100, "N": 300})
     assert complaints or {f.kind for f in run.findings} & {"race", "wait"}
+
+
+def test_the_cycle_model_has_matrix_units_busy_and_the_offset_worth_its_barriers():
+    text, sizes = spec(**ONE), {"M": 256, "N": 512}
+    program = lowered(text)
+    alike = show_program(program).replace("if w >= 4", "if w >= 8").replace("if w < 4", "if w < 0")
+    apart, together = (predict(launched(p, text, sizes, trace=True)[1]) for p in (program, parse_program(alike)))
+    assert apart.matrix > 0.85 and apart.passes > 4
+    assert together.step > 1.1 * apart.step
