@@ -93,15 +93,14 @@ def compile_program(program: Program, variant: Variant | None = None, rounding: 
 
 def _artifact(program: Program, printed: Printed, variant: Variant) -> Artifact:
     from tilec.backends.hip.build import build
-    from tilec.backends.hip.check import check
+    from tilec.backends.hip.check import check, needs
     from tilec.ir.expr import show
     from tilec.ir.print import show_program
     from tilec.targets import target
 
     built = build(printed.text, printed.function, target(program.target).arch)
-    resources = check(
-        built.assembly, printed.function, waves=printed.waves, matrices=printed.matrices, loops=printed.looped
-    )
+    found = needs(built.code, built.assembly, printed.function)
+    check(found, waves=printed.waves, products=printed.matrices, loops=printed.looped)
     metadata = {
         "function": printed.function,
         "arguments": [[p.name, p.kind, p.of, p.dimension] for p in printed.parameters],
@@ -112,8 +111,8 @@ def _artifact(program: Program, printed: Printed, variant: Variant) -> Artifact:
         "ctas": show(program.grid.ctas),
         "threads": printed.threads,
         "shared": printed.shared,
-        "registers": resources.vectors,
-        "matrices": resources.matrices,
+        "registers": found.registers,
+        "matrices": sum(found.products.values()),
     }
     stem = f"{printed.function}_{program.target}"
     sources = {f"{stem}.hip": printed.text, PROGRAM: show_program(program)}

@@ -12,9 +12,11 @@ from feature_specs import CAUSAL, kernel
 from tilec.arith.evaluate import evaluate
 from tilec.backends.base import PROGRAM, Artifact, Variant
 from tilec.backends.hip import ALIGNED, BACKEND, compile_program
-from tilec.backends.hip.check import check, read
+from tilec.backends.hip.build import build
+from tilec.backends.hip.check import check, needs
 from tilec.backends.hip.emit import emit
 from tilec.backends.hip.offline import machine_code
+from tilec.cdna import WaveOptions
 from tilec.dsl.faults import Faults, ScheduleFault, TargetFault
 from tilec.frontend import read_text
 from tilec.ir.expr import Var
@@ -24,6 +26,7 @@ from tilec.ir.verify import verify
 from tilec.native import lower_native
 from tilec.oracle.inputs import make_inputs
 from tilec.oracle.numerics import verify as compare
+from tilec.passes.ping_pong import Turns
 
 DTYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32, "i32": np.int32, "bool": np.bool_}
 DTYPES["i64"] = np.int64
@@ -71,9 +74,8 @@ def test_machine_code_is_the_programs():
     made = compiled(SHAPES["128, whole"][0])
     ((name, text),) = machine_code(made).items()
     assert name == "f_gfx942.s"
-    found, program = read(text.decode()), made.sources[PROGRAM]
-    assert found.spills == found.scratch == 0 and found.vectors == made.metadata["registers"]
-    assert found.matrices == 192  # first tile's scores, two loops of scores and outputs, last tile's outputs
+    program = made.sources[PROGRAM]
+    assert made.metadata["matrices"] == 192  # first tile's scores, two loops of scores and outputs, last tile's outputs
     count = text.decode().count
     assert count("offen lds") == 8 * program.count(" copy sK") and count("s_setprio") == program.count(" priority ")
     assert count("s_barrier") == program.count("sync everyone") and "sched_group_barrier" not in program
@@ -81,24 +83,34 @@ def test_machine_code_is_the_programs():
 
 
 def test_a_kernel_that_breaks_its_program_is_refused():
-    text = machine_code(compiled(SHAPES["64, causal"][0]))["f_gfx942.s"].decode()
-    sound = {"waves": 2, "matrices": 192, "loops": (64, 64)}
-    assert check(text, "f", **sound).matrices == 192
-    edits = {
-        "E0918": [
-            (r"(\.vgpr_spill_count:) +0", r"\1 3"),
-            (r"(\.private_segment_fixed_size:) +0", r"\1 8"),
-            (r"(\.vgpr_count:) +\d+", r"\1 264"),
-        ],
-        "E0919": [(r"\n\s+v_mfma_[^\n]*", "")],
-    }
-    for code, pairs in edits.items():
-        for old, new in pairs:
-            with pytest.raises(TargetFault) as caught:
-                check(re.sub(old, new, text, count=1), "f", **sound)
-            assert caught.value.code == code
-    with pytest.raises(ValueError, match="vgpr_count"):
-        read("nothing")
+    program = lowered(SHAPES["64, causal"][0])
+    printed = emit(program)
+    built = build(printed.text, printed.function, "gfx942")
+    found = needs(built.code, built.assembly, printed.function)
+    sound = {"waves": 2, "products": 192, "loops": (64, 64)}
+    assert (found.spills, found.scratch, found.lds) == (0, 0, 65536)
+    check(found, **sound)
+    check(needs(built.code, without(built.assembly, 64), "f"), **sound)  # a loop that takes no step
+    for wrong, code in (({"waves": 4}, "E0918"), ({"products": 191}, "E0919"), ({"products": 200}, "E0919")):
+        with pytest.raises(TargetFault) as caught:
+            check(found, **{**sound, **wrong})
+        assert caught.value.code == code
+    with pytest.raises(TargetFault) as caught:
+        check(needs(built.code, without(built.assembly, 1), "f"), **sound)
+    assert caught.value.code == "E0919" and "191 matrix instructions" in caught.value.note
+
+
+def without(assembly, count):
+    """The text with so many matrix instructions less."""
+    return re.sub(r"\n\tv_mfma_[^\n]*", "", assembly, count=count)
+
+
+def test_spills_are_refused():
+    options = WaveOptions(turns=Turns(keys_ahead=64, values_ahead=128))
+    program = kit.on_waves(spec(CAUSAL, d=64), options, 256, 128)["place_fragments"]
+    with pytest.raises(TargetFault, match="spilled") as caught:
+        compile_program(program)
+    assert caught.value.code == "E0918"
 
 
 LINES = {
