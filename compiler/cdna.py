@@ -86,7 +86,7 @@ def options_of(point: Point, attn: Attention) -> WaveOptions:
         offset=point.turns,
         keys_ahead=point.keys_ahead,
         values_ahead=point.values_ahead,
-        scores=scores if point.turns else (),
+        scores=scores if point.turns else mixed(keys + values),
         outputs=outputs if point.turns else (),
         registers=point.registers,
     )
@@ -101,6 +101,18 @@ def interleaved(matrices: int, reads: int) -> tuple[Interleave, ...]:
     both = (Interleave(behind, (("matrix", 1), ("lds_read", 1))),) if behind else ()
     left = matrices - behind
     return (*first, *both, *((Interleave(left, (("matrix", 1),)),) if left else ()))
+
+
+def mixed(matrices: int) -> tuple[Interleave, ...]:
+    """An order of the one compute cluster of a wave that has a SIMD to itself: reads, exponentials and the rest of the softmax in
+    slots behind products, of which one of 32 rows leaves 7 (AMD matrix instruction calculator, cdna3: co-executed VALU)."""
+    half = matrices // 2
+    first = (("matrix", 1), ("lds_read", 1), ("vector", 3), ("special", 1))
+    return (
+        Interleave(1, (("lds_read", 4),)),
+        Interleave(half, first),
+        Interleave(matrices - half, (("matrix", 1), ("vector", 5))),
+    )
 
 
 def _extent(attn: Attention, name: str) -> int:

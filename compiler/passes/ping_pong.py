@@ -16,8 +16,8 @@ Results differ by the order of tiles alone.
                first, all rounded in the second; or beside products, those of the last part in the first compute cluster of
                the next step and the others in the second one.  A cluster ends with a barrier of all waves
     OFFSET     the second half of the waves meets one barrier more before the loops, the first half one more behind them: where
-               one half computes, the other, on the same SIMDs, moves memory.  Without it there is a wave to a SIMD, and a step is
-               one cluster and one barrier, within which the toolchain interleaves
+               one half computes, the other, on the same SIMDs, moves memory.  Without it there is a wave to a SIMD, and a step
+               has one compute cluster, within which the toolchain interleaves, and one barrier
     STAGE      keys come by asynchronous copies into one of two slots, values through registers into one of two slots, features
                first; the waves share both out by rows.  What a memory cluster reads from shared memory is awaited at its end,
                as the other half may write over it next
@@ -284,7 +284,12 @@ class _PingPong:
             scores = (*o.all_keys(here), first, *late, *others)
             outputs = (*o.all_values(other), *o.outputs(step), *early)
             end = (*step.rescale, Await(MEMORY, 0), *o.store_values(here), Await(LDS, 0), *count)
-            body = (Cluster("compute", (*start, *scores, *statistics, *outputs, *end), self.turns.scores), self.sync)
+            body = (
+                Cluster("memory", start),
+                Cluster("compute", (*scores, *statistics, *outputs), self.turns.scores),
+                Cluster("memory", end),
+                self.sync,
+            )
         hi = self.first if ends else minimum(loop.hi, self.first)
         return replace(loop, hi=hi, body=body, stages=None, down=True)
 
