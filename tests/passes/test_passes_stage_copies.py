@@ -23,6 +23,7 @@ SPECS = [n for n in kit.SPECS if "pack" not in n]  # those with sizes of their o
 
 @pytest.mark.parametrize(("name", "options"), list(zip(SPECS, cycle((SHALLOW, DEEP)), strict=False)))
 def test_results_are_right(name, options):
+    options = DEEP if "keys that are values" in name else options  # one slot of them is in use for a whole step
     p = kit.on_warps(kit.SPECS[name], options)["stage_copies"]
     assert parse_program(show_program(p)) == p
     for sizes in kit.SIZES[1:]:
