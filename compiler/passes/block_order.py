@@ -8,7 +8,8 @@ share keys.
     chunks     XCD x of n takes chunks x, x + n, … of `chunk` numbers each; what no whole cycle of n chunks holds stays as it is
                (HipKittens, arXiv 2511.08083, algorithm 1, with >= at the limit, so that it is a permutation)
     sections   `width` heads at a time, of which heads vary fastest and rows slowest (the window of the same algorithm)
-    chunk_sections   chunks of whole heads that are sections as well; heads that no whole cycle holds are one section of all XCDs
+    chunk_sections   chunks of whole heads that are sections as well; heads that no whole cycle holds are one section of all XCDs,
+               in front of the others: a last section of few heads would begin long tiles when the grid ends
 
 The hardware gives block i to XCD i % n (HipKittens, arXiv 2511.08083): performance rests on it, results do not.
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilec.ir.build import add, compare, floordiv, minimum, mod, mul, sub, where
+from tilec.ir.build import add, compare, floordiv, maximum, minimum, mod, mul, sub, where
 from tilec.ir.expr import Expr, Int, Var
 from tilec.ir.nodes import Let, Program, Stmt
 from tilec.passes.lower_attention import map_lets
@@ -125,21 +126,22 @@ def chunk_sections(
     """Chunks of `chunk` heads, each a section of one XCD."""
     (rows, row_tiles), rest = coords[0], coords[1:]
     tiles, heads, size = names(f"{rows}_tiles"), names("heads"), names("chunk")
-    whole, turn, inside = names("whole"), names("turn"), names("inside")
+    whole, front, turn, inside = names("whole"), names("front"), names("turn"), names("inside")
     first, width, head = names("section_first"), names("width"), names("head")
-    own = compare("<", tile, mul(whole, tiles))  # of a chunk
-    span = mul(size, tiles)
-    place = add(mul(floordiv(turn, span), xcds), mod(tile, xcds))
+    own = compare(">=", tile, front)  # of a chunk
+    span, after = mul(size, tiles), maximum(0, sub(tile, front))
+    place = add(mul(floordiv(turn, span), xcds), mod(after, xcds))
     row = floordiv(inside, width)
     return (
         Let(tiles.name, row_tiles),
         Let(heads.name, product(rest)),
         Let(size.name, chunk),
         Let(whole.name, mul(floordiv(heads, mul(size, xcds)), mul(size, xcds))),
-        Let(turn.name, floordiv(tile, xcds)),
+        Let(front.name, mul(sub(heads, whole), tiles)),
+        Let(turn.name, floordiv(after, xcds)),
         Let(first.name, where(own, mul(place, size), whole)),
         Let(width.name, where(own, size, sub(heads, whole))),
-        Let(inside.name, where(own, mod(turn, span), sub(tile, mul(whole, tiles)))),
+        Let(inside.name, where(own, mod(turn, span), tile)),
         Let(rows, sub(sub(tiles, 1), row) if last_first else row),
         Let(head.name, add(first, mod(inside, width))),
         *(map_lets(rest, head) if rest else ()),

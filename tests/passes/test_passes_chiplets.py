@@ -106,8 +106,10 @@ def test_heads_of_no_cycle_are_one_section():
     counts = {"B": 1, "H": 22, "M": 800, "N": 800}
     p = map_blocks(PROGRAM, BlockMap("longest_first", XCDS, chunk=2))
     rows = extents(p, counts)[0]
-    rest = tiles_of(p, counts)[16 * rows :]
-    assert rest == [(m, h, 0) for m in range(rows - 1, -1, -1) for h in range(16, 22)]
+    found = tiles_of(p, counts)
+    assert found[: 6 * rows] == [(m, h, 0) for m in range(rows - 1, -1, -1) for h in range(16, 22)]
+    for xcd in range(XCDS):  # and then chunks of heads, as ever
+        assert len({h // 2 for _, h, _ in found[6 * rows :][xcd::XCDS]}) == 1
 
 
 @pytest.mark.parametrize(("length", "heads"), [(32, 16), (64, 8), (100, 4), (400, 2)])

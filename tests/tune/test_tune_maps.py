@@ -37,8 +37,8 @@ def test_the_record_has_every_map_of_every_class():
 def test_the_chosen_map_is_never_worse_than_linear(mask, grouped):
     first = next(r for r in record() if (r.mask, r.grouped) == (mask, grouped))
     assert first.worst <= 1 + TIE and first.time <= 1
-    for length, batch in ((1024, 3), (2048, 8), (8192, 1), (32768, 1)):
-        cell = Cell(mask, length, 12 * batch, 4 if grouped else 1)
+    for length, heads in ((1024, 36), (2048, 24), (8192, 12), (10000, 17)):
+        cell = Cell(mask, length, *((4 * heads, 4) if grouped else (heads, 1)))
         best, linear = (simulated("gfx942", cell, n) for n in (first.map, "linear"))
         assert best.makespan <= linear.makespan * (1 + TIE), cell
 
