@@ -93,7 +93,7 @@ def explain(
         counts = count_tiles(program, inside, full)
         roof = roofline(attn, target, full, counts.live) if counts is not None else None
         before = dict(found.passes).get("choose_tiles")
-        maps = None if before is None else map_facts(before, program, attn, target, sizes, by_line)
+        maps = None if before is None else map_facts(before, program, found.program, attn, target, sizes, by_line)
     return Explanation(
         attn=attn,
         target=target,
@@ -111,7 +111,7 @@ def explain(
         roof=roof,
         native=native_facts(found.program, attn, target, sizes) if found.backend == "cuda" else None,
         maps=maps,
-        step=step_facts(program, attn, target) if attn.k in tile else None,
+        step=step_facts(program, found.program, attn, target) if attn.k in tile else None,
     )
 
 

@@ -36,9 +36,17 @@ class MapFacts:
 
 
 def map_facts(
-    before: Program, lowered: Program, attn: Attention, target: Target, sizes: Mapping[str, int], by_line: bool
+    before: Program,
+    mapped: Program,
+    lowered: Program,
+    attn: Attention,
+    target: Target,
+    sizes: Mapping[str, int],
+    by_line: bool,
 ) -> MapFacts | None:
-    """`before` has tiles and no map yet, `lowered` the chosen one.  None for targets whose dies are not described, and for
+    """`before` has tiles and no map yet, `mapped` the chosen one, `lowered` its roles.
+
+    None for targets whose dies are not described, and for
     kernels whose visited tiles depend on tensors."""
     dies = dies_of(target)
     full = call_sizes(attn, sizes)
@@ -48,15 +56,16 @@ def map_facts(
     heads = Heads(bytes_per_key(attn), heads_per_key_head(attn), keys_in_memory(attn))
     maps = candidates(target, heads)
     programs = {n: map_blocks(before, m) for n, m in maps.items()}
-    grid = lowered.grid
+    grid = mapped.grid
     chosen = next(
         (n for n, p in programs.items() if (p.grid.order, p.grid.numbers) == (grid.order, grid.numbers)), None
     )
     if chosen is None:
         chosen = grid.order
-        programs[chosen] = lowered
-    clocks = step_clocks(attn, target, shape_of(before, attn))
-    traffic = {n: traffic_of(p, attn, target, dies, full, ranges, clocks, FEW) for n, p in programs.items()}
+        programs[chosen] = mapped
+    shape = shape_of(before, attn, lowered)
+    clocks = step_clocks(attn, target, shape)
+    traffic = {n: traffic_of(p, attn, target, dies, full, ranges, shape, clocks, FEW) for n, p in programs.items()}
     return MapFacts(
         dies, target.sustained_clock, chosen, "the spec's line" if by_line else "the record of simulations", traffic
     )

@@ -23,9 +23,9 @@ class StepFacts:
     rate: float
 
 
-def step_facts(program: Program, attn: Attention, target: Target) -> StepFacts | None:
-    """None where `bound` has none."""
-    shape = shape_of(program, attn)
+def step_facts(program: Program, lowered: Program, attn: Attention, target: Target) -> StepFacts | None:
+    """Of a program with tiles, and of the one with its roles.  None where `bound` has none."""
+    shape = shape_of(program, attn, lowered)
     blocks = resident(attn, target, shape)
     found = bound(attn, target, shape.q, shape.k, shape.warps, blocks)
     if found is None:

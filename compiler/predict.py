@@ -173,7 +173,7 @@ class Model:
         assert dies is not None
         ranges = key_ranges(program, self.sizes)
         assert ranges is not None
-        found = traffic_of(program, self.attn, self.target, dies, self.sizes, ranges, step, BUDGET)
+        found = traffic_of(program, self.attn, self.target, dies, self.sizes, ranges, shape, step, BUDGET)
         return Outcome(p, found.makespan / self.target.sustained_clock, step, by, program.grid.title, found)
 
     def neighbours(self, p: Point) -> Iterator[Point]:

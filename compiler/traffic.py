@@ -25,11 +25,13 @@ from tilec.tune.rank import work_of
 Ranges = tuple[tuple[str, ...], dict[tuple[int, ...], tuple[int, int]]]
 
 
-def shape_of(p: Program, attn: Attention) -> model.Shape:
-    """Tiles, waves and stages of a program with tiles."""
+def shape_of(p: Program, attn: Attention, lowered: Program | None = None) -> model.Shape:
+    """Tiles, waves and stages of a program with tiles; `lowered`: the one whose waves they are, where roles came later."""
     inside = distinct_indices(attn)
     stages = next((loop.stages for loop in key_loops(p) if loop.stages), None)
-    return model.Shape(tile_of(p, inside.q), tile_of(p, inside.k), p.roles[0].warps or 4, stages or 1)
+    roles = (lowered or p).roles
+    waves = sum(r.count if r.unit == "wave" else r.warps or 4 for r in roles)
+    return model.Shape(tile_of(p, inside.q), tile_of(p, inside.k), waves, stages or 1)
 
 
 def step_clocks(attn: Attention, target: Target, shape: model.Shape) -> float:
@@ -48,11 +50,12 @@ def traffic_of(
     dies: Dies,
     sizes: Mapping[str, int],
     ranges: Ranges,
+    shape: model.Shape,
     clocks: float,
     budget: int = BUDGET,
 ) -> Traffic:
-    """The simulation of a program with a block map, whose key step takes so many clocks.  `ranges`: as `count.key_ranges`, of
-    `sizes`, every symbol of the call."""
+    """The simulation of a program with a block map, of that shape, whose key step takes so many clocks.  `ranges`: as
+    `count.key_ranges`, of `sizes`, every symbol of the call."""
     found, attn = taken(p, sizes), distinct_indices(attn)  # as in the program
     names, table = ranges
     at = np.stack([found.at[n] for n in names], axis=-1) if names else np.zeros((len(found.block), 0), np.int64)
@@ -65,7 +68,6 @@ def traffic_of(
     columns += [found.at[n] for n, _ in p.grid.coords[1:] if n not in outer]  # residue classes
     columns = [np.zeros_like(found.block), *columns]
     streams = np.unique(np.stack(columns), axis=1, return_inverse=True)[1].reshape(-1)
-    shape = shape_of(p, attn)
     size, resident = shape.k * bytes_per_key(attn), model.resident(attn, target, shape)
     return simulate(work_of(found, streams, (seen[:, 0], seen[:, 1]), clocks, size, resident), dies, budget=budget)
 

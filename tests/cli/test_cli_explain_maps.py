@@ -106,3 +106,10 @@ def test_a_step_is_shown_part_by_part(run):
     assert "32 matrix, " in shown and f"{step['flops_per_second'] / 1e12:.0f} TFLOP/s at most" in shown
     assert "within the power limit 708 of 1,307 TFLOP/s of bf16 at the peak clock: AMD, Measuring" in shown
     assert "predicted" not in run(on="sm80") and json.loads(run("--json", on="sm80"))[0]["step"] is None
+
+
+def test_a_step_has_the_waves_of_the_roles(run):
+    lines = "schedule attend on gfx942 { tile q = 256, k = 64  warps ping_pong(wave = 8) }"
+    (found,) = json.loads(run("--json", schedule=lines))
+    assert found["backend"] == "hip" and found["step"]["shape"]["warps"] == 8
+    assert found["step"]["waves"] == 2 * found["step"]["resident"]
