@@ -107,7 +107,11 @@ class _Call:
         if not partial and (self.bound.empty == "keys" or (self.padded and self.bound.empty == "no")):
             self._clear()
         count = sum(r.executed for r in done.runs)
-        note = f"{artifact.backend} ({artifact.variant}), {done.ran} of {done.blocks} blocks, {count:,} instructions"
+        lds = sum(b.cycles for r in done.runs for b in r.bank_cycles)
+        least = sum(b.ideal for r in done.runs for b in r.bank_cycles)
+        blocks = f"{done.ran} of {done.blocks} blocks, {count:,} instructions"
+        banks = f", LDS takes {lds / least:.2f} of its clocks without conflicts" if least else ""
+        note = f"{artifact.backend} ({artifact.variant}), {blocks}{banks}"
         findings = tuple(str(f) for r in done.runs for f in r.findings)
         reports = case.compared(self.inputs, self.outputs, partial=partial)
         return Outcome(case.attn.name, artifact.target, case.sizes, case.style, reports, note, findings)

@@ -103,6 +103,20 @@ def test_atomics():
     assert counts[0] == 64 and sorted(lane.vector(3).tolist()) == L.tolist()
 
 
+def test_atomics_of_lds_and_their_races():
+    at = L.astype(np.uint32) % 4 * 4
+    lane = Lane(lds=64, waves=2).set(v1=at, v2=np.full(64, 0.5, np.float32), v3=1)
+    lane.run("ds_add_f32 v1, v2", "ds_add_rtn_u32 v4, v1, v3 offset:16")
+    assert (lane.group.lds.words[:4].view(np.float32) == 8).all() and (lane.group.lds.words[4:8] == 16).all()
+    assert sorted(lane.vector(4)[::4].tolist()) == list(range(16))
+    lane.group.waves[1].u[1][...] = at
+    lane.group.waves[1].u[2][...] = lane.wave.u[2]
+    lane.run("ds_add_f32 v1, v2", wave=1)
+    assert kinds(lane) == [], "atomics of two waves"
+    lane.run("ds_read_b32 v5, v1", wave=1)
+    assert kinds(lane) == ["race"], "what the atomics of another wave write, read without a barrier"
+
+
 def test_scratch_is_each_lanes_own():
     lane = Lane().set(v1=L.astype(np.uint32))
     lane.wave.scratch = np.zeros((8, 64), np.uint32)

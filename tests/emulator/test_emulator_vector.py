@@ -76,6 +76,18 @@ def test_integers(text):
     assert got.tolist() == want
 
 
+def test_pairs_of_16_bits():
+    lane = state().run(
+        "v_pk_mad_u16 v7, v1, v2, v3", "v_pk_max_i16 v8, v1, v2 op_sel_hi:[0,1]", "v_pk_lshlrev_b16 v9, 3, v1"
+    )
+    for n in range(64):
+        a, b, c = ((int(x[n]) & 0xFFFF, int(x[n]) >> 16) for x in (A, B, C))
+        assert int(lane.wave.u[7][n]) == (a[0] * b[0] + c[0] & 0xFFFF) | (a[1] * b[1] + c[1] & 0xFFFF) << 16
+        most = [max(signed(a[0], 16), signed(b[side], 16)) & 0xFFFF for side in (0, 1)]
+        assert int(lane.wave.u[8][n]) == most[0] | most[1] << 16
+        assert int(lane.wave.u[9][n]) == (a[0] << 3 & 0xFFFF) | (a[1] << 3 & 0xFFFF) << 16
+
+
 def test_64_bits():
     lane = state().run(
         "v_mad_u64_u32 v[10:11], s[0:1], v1, v2, v[2:3]",

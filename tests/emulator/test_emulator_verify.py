@@ -46,6 +46,7 @@ def test_a_causal_spec_is_right_and_its_machine_code_silent(verify):
     found = json.loads(result.stdout)
     assert [o["findings"] for o in found] == [[]] * len(found)
     assert all(o["ok"] and {x["name"] for x in o["outputs"]} == {"O", "L"} for o in found)
+    assert all(" of its clocks without conflicts" in o["note"] for o in found)
     assert len({o["note"].partition(",")[0] for o in found}) == 2, "for usual tensors, and for any"
 
 

@@ -9,6 +9,7 @@ from tilec.targets.gfx942.emulator.families import Builder
 from tilec.targets.gfx942.emulator.families.constant import CONSTANT
 from tilec.targets.gfx942.emulator.families.control import CONTROL
 from tilec.targets.gfx942.emulator.families.convert import CONVERT
+from tilec.targets.gfx942.emulator.families.crossbar import CROSSBAR
 from tilec.targets.gfx942.emulator.families.floating import FLOATING
 from tilec.targets.gfx942.emulator.families.integer import INTEGER
 from tilec.targets.gfx942.emulator.families.lanes import LANE
@@ -32,6 +33,7 @@ BUILDERS: dict[str, Builder] = {
     **CONVERT,
     **LANE,
     **LDS,
+    **CROSSBAR,
     **MEMORY,
     **MATRIX,
 }

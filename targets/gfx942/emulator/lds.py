@@ -2,9 +2,9 @@
 
 The rule of the race check: two accesses of one byte by different waves, one of them a write, need a barrier between
 them, and the earlier one must be complete before its wave arrives there.  A barrier joins every wave of the workgroup,
-so only accesses since the last barrier count, and those that were still under way at it.  Two writes of the same values are no
-race: compilers let waves that hold the same part of a tile all store it.  LDS-DMA is a write that its own wave, too, must
-wait for.
+so only accesses since the last barrier count, and those that were still under way at it.  Atomics do not race with each
+other.  Two writes of the same values are no race: compilers let waves that hold the same part of a tile all store it.
+LDS-DMA is a write that its own wave, too, must wait for.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from tilec.targets.gfx942.emulator.wave import Array
 if TYPE_CHECKING:
     from tilec.targets.gfx942.emulator.wave import Wave
 
+ATOMIC = 255  # what marks bytes that atomics write, of whatever waves
+
 
 @dataclass(eq=False)
 class Access:
@@ -30,6 +32,7 @@ class Access:
     writes: bool
     dma: bool
     address: int
+    atomic: bool = False
 
 
 class Lds:
@@ -76,13 +79,16 @@ class Lds:
         return [(a, c) for a in under_way if (c := self._mark(a))]
 
     def _mark(self, access: Access, values: Array | None = None) -> str:
-        mine, at = access.wave.number + 1, access.at
+        mine, at = ATOMIC if access.atomic else access.wave.number + 1, access.at
+        own = 1 << access.wave.number
         writers, read_by = self._marks(access)
         writer, readers = writers[at], read_by[at]
         times = 4 if access.words else 1
         all_mine = writers.dtype.type(int.from_bytes(bytes([mine]) * times, "little"))
-        bits = read_by.dtype.type(int.from_bytes((1 << (mine - 1)).to_bytes(2, "little") * times, "little"))
+        bits = read_by.dtype.type(int.from_bytes(own.to_bytes(2, "little") * times, "little"))
         bad_writer = (writer != 0) & (writer != all_mine)
+        if access.atomic:
+            bad_writer &= writer != access.wave.number + 1
         if access.words and bad_writer.any() and not self._others_wrote(access):
             bad_writer[...] = False
         complaint = ""
@@ -94,7 +100,7 @@ class Lds:
             complaint = self._tell(access, int(np.argmax((readers & ~bits).reshape(-1) != 0)), "read")
         if access.writes:
             writers[at] = all_mine
-            self.marked_by[mine - 1] = access.address
+            self.marked_by[access.wave.number] = access.address
         else:
             read_by[at] = readers | bits
         return complaint
@@ -112,8 +118,9 @@ class Lds:
         span = slice(byte, byte + (4 if access.words else 1))
         if what == "written":
             others = [int(n) - 1 for n in self.writer[span] if n not in (0, access.wave.number + 1)]
-            at = self.marked_by.get(others[0], 0) if others else 0
-            by = f"wave {others[0]} (last write at {at:#x})" if others else "another wave"
+            by = "an atomic of another wave"
+            if others and others[0] != ATOMIC - 1:
+                by = f"wave {others[0]} (last write at {self.marked_by.get(others[0], 0):#x})"
         else:
             seen = int(np.bitwise_or.reduce(self.readers[span])) & ~(1 << access.wave.number)
             by = f"wave {(seen & -seen).bit_length() - 1}"

@@ -9,7 +9,7 @@ import numpy as np
 from tilec.targets.gfx942.emulator.families import Builder, Family
 from tilec.targets.gfx942.emulator.families.vector import lanewise, vector_step
 from tilec.targets.gfx942.emulator.operands import VECTORS, Operand
-from tilec.targets.gfx942.emulator.sources import destination, source
+from tilec.targets.gfx942.emulator.sources import destination, raw, source
 from tilec.targets.gfx942.emulator.step import Step, operands_of, union
 from tilec.targets.gfx942.emulator.wave import LANES, Wave, lanes_of, mask_of
 from tilec.targets.gfx942.listing import Instruction
@@ -172,6 +172,28 @@ def _add64(x: Instruction) -> Step:
     return step
 
 
+def _packed16(f: Any, sources: int, *, sign: bool = False) -> Builder:
+    """Two 16-bit integers a lane in one register."""
+
+    def build(x: Instruction) -> Step:
+        dst, *srcs = operands_of(x)
+        picks = x.bits("op_sel", (0,) * sources), x.bits("op_sel_hi", (1,) * sources)
+        gets, first = [raw(s, "H" if s.kind == "c" else "u") for s in srcs], dst.first
+        constant = [s.kind == "c" for s in srcs]
+
+        def value(w: Wave, n: int, side: int) -> Any:
+            half = gets[n](w) >> U32(0 if constant[n] else 16 * picks[side][n]) & U32(0xFFFF)
+            return (half ^ U32(0x8000)).astype(np.int32) - np.int32(0x8000) if sign else half
+
+        def run(w: Wave) -> None:
+            low, high = (f(*(value(w, n, side) for n in range(sources))).astype(U32) & U32(0xFFFF) for side in (0, 1))
+            w.write(first, low | high << U32(16))
+
+        return vector_step(x, run, dst, srcs)
+
+    return build
+
+
 def _same(a: Any) -> Any:
     return a
 
@@ -251,6 +273,18 @@ INTEGER: Family = {
     "v_addc_co_u32": _carrying(lambda a, b, c: a + b + c, takes=True),
     "v_subb_co_u32": _carrying(lambda a, b, c: a - b - c, takes=True),
     "v_subbrev_co_u32": _carrying(lambda a, b, c: b - a - c, takes=True),
+    "v_pk_add_u16": _packed16(np.add, 2),
+    "v_pk_sub_u16": _packed16(np.subtract, 2),
+    "v_pk_sub_i16": _packed16(np.subtract, 2),
+    "v_pk_mul_lo_u16": _packed16(np.multiply, 2),
+    "v_pk_mad_u16": _packed16(lambda a, b, c: a * b + c, 3),
+    "v_pk_lshlrev_b16": _packed16(lambda a, b: b << (a & 15), 2),
+    "v_pk_lshrrev_b16": _packed16(lambda a, b: b >> (a & 15), 2),
+    "v_pk_min_u16": _packed16(np.minimum, 2),
+    "v_pk_max_u16": _packed16(np.maximum, 2),
+    "v_pk_min_i16": _packed16(np.minimum, 2, sign=True),
+    "v_pk_max_i16": _packed16(np.maximum, 2, sign=True),
+    "v_mad_legacy_u16": lanewise(lambda a, b, c: a * b + c & U32(0xFFFF), "HHH", "u"),
     "v_add_u16": lanewise(_low16(np.add), "HH", "u"),
     "v_sub_u16": lanewise(_low16(np.subtract), "HH", "u"),
     "v_mul_lo_u16": lanewise(_low16(np.multiply), "HH", "u"),

@@ -1,11 +1,11 @@
-"""LDS: reads, writes, and the lane permutations that use its crossbar.  AMD Instinct MI300 ISA reference, "LDS", DS format.
+"""LDS: reads, writes and atomics.  AMD Instinct MI300 ISA reference, "LDS", DS format.
 
 Addresses, bank cycles and dword numbers are kept by the register's contents: loops repeat them.
 """
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,9 @@ from tilec.targets.gfx942.emulator import banks
 from tilec.targets.gfx942.emulator.definedness import set_lanes
 from tilec.targets.gfx942.emulator.families import Builder, Family
 from tilec.targets.gfx942.emulator.lds import Access
-from tilec.targets.gfx942.emulator.operands import Operand, Unsupported
+from tilec.targets.gfx942.emulator.operands import Operand
 from tilec.targets.gfx942.emulator.scoreboard import Outstanding, issue_lgkm
-from tilec.targets.gfx942.emulator.step import Step, operands_of, union
+from tilec.targets.gfx942.emulator.step import Flow, Step, operands_of, union
 from tilec.targets.gfx942.emulator.wave import LANES, Array, Wave, lanes_of, mask_of
 from tilec.targets.gfx942.listing import Instruction
 
@@ -202,86 +202,52 @@ def _put(w: Wave, place: Place, rows: range, values: Array) -> None:
             lds.written[place.at[:, lost]] = 0
 
 
-def _gather(x: Instruction) -> Step:
-    """ds_bpermute: each lane reads the lane that its address register names, in bytes."""
-    dst, address, data = operands_of(x)
-    where, what, first = address.first, data.first, dst.first
-    reads = union(address, data)
-    step = Step(x, "lds", lambda w: None, reads, dst.mask, address.mask, "lanes", dst=dst, counter="lgkm", loads=True)
+def _atomic(f: Callable[[Any, Any], Any], *, returns: bool = False) -> Builder:
+    """Lane after lane: LDS = f(LDS, data), of dwords."""
 
-    def takes(w: Wave) -> Array:
-        lane: Array = (w.u[where] + np.uint32(x.number("offset")) >> np.uint32(2) & 63).astype(np.int64)
-        return lane
+    def build(x: Instruction) -> Step:
+        *dst, address, data = operands_of(x)
+        place_of = Addresses(address, x.number("offset"), 4, writes=True)
+        writes = dst[0].mask if returns else 0
+        reads, sinks = union(address, data), union(address, data)
+        flow: Flow = "load" if returns else "none"
+        step = Step(x, "lds", lambda w: None, reads, writes, sinks, flow, counter="lgkm", loads=returns)
 
-    def run(w: Wave) -> None:
-        lane = takes(w)
-        w.write(first, w.u[what][lane] if w.full else np.where(w.lanes[lane], w.u[what][lane], np.uint32(0)))
-        w.extra += 2
-        issue_lgkm(w, Outstanding(dst.mask, x.address))
+        def run(w: Wave) -> None:
+            place, lds = place_of.place(w), w.group.lds
+            octets = (place_of.offset + w.u[address.first].astype(np.int64))[place.lanes][:, None] + np.arange(4)
+            access = Access(w, octets, False, True, False, x.address, atomic=True)
+            complaint = lds.begin(access)
+            if complaint:
+                w.group.report("race", w, step, complaint)
+            if place.outside:
+                w.group.report("bounds", w, step, f"LDS access outside the block's {lds.size} bytes")
+            w.group.bank(step, place.cycles, place.cycles)
+            w.extra += place.cycles
+            for n, at in zip(np.flatnonzero(place.lanes), octets[:, 0], strict=True):
+                cell = lds.data[at : at + 4].view(np.uint32)
+                old = cell.copy()
+                cell[...] = f(old, w.u[data.first][n : n + 1])
+                if returns:
+                    w.u[dst[0].first][n] = old[0]
+            issue_lgkm(w, Outstanding(writes, x.address, accesses=(access,)))
 
-    step.run, step.takes = run, takes
-    return step
+        step.run = run
+        return step
 
-
-def _send(x: Instruction) -> Step:
-    """ds_permute: each lane writes to the lane that its address register names; the highest sender wins."""
-    dst, address, data = operands_of(x)
-    reads = union(address, data)
-    step = Step(x, "lds", lambda w: None, reads, dst.mask, address.mask, "lanes", dst=dst, counter="lgkm", loads=True)
-
-    def run(w: Wave) -> None:
-        lane = (w.u[address.first] + np.uint32(x.number("offset")) >> np.uint32(2) & 63).astype(np.int64)
-        out = np.zeros(LANES, np.uint32)
-        out[lane[w.lanes]] = w.u[data.first][w.lanes]
-        w.write(dst.first, out)
-        w.extra += 2
-        issue_lgkm(w, Outstanding(dst.mask, x.address))
-
-    step.run = run
-    return step
+    return build
 
 
-SWIZZLE = re.compile(r"swizzle\((\w+),\s*(.+)\)")
+def _float_sum(a: Array, b: Array) -> Any:
+    return (a.view(np.float32) + b.view(np.float32)).view(np.uint32)
 
 
-def swizzled(text: str) -> Any:
-    """The lane that each lane reads, of ds_swizzle's offset as the disassembler writes it."""
-    lane, found = np.arange(LANES), SWIZZLE.fullmatch(text)
-    if found is None:
-        raise Unsupported(f"swizzle `{text}`")
-    mode, rest = found.groups()
-    if mode == "SWAP":
-        return lane ^ int(rest)
-    if mode == "REVERSE":
-        return lane ^ (int(rest) - 1)
-    if mode == "QUAD_PERM":
-        return lane // 4 * 4 + np.array([int(t) for t in rest.split(",")])[lane % 4]
-    if mode == "BROADCAST":
-        size, at = (int(t) for t in rest.split(","))
-        return lane // size * size + at
-    if mode == "BITMASK_PERM":
-        bits = [c for c in rest if c in "01pi"]
-        out = lane // 32 * 32
-        for n, c in enumerate(reversed(bits)):
-            bit = lane >> n & 1
-            out = out | ({"0": 0 * bit, "1": 0 * bit + 1, "p": bit, "i": 1 - bit}[c] << n)
-        return out
-    raise Unsupported(f"swizzle `{text}`")
-
-
-def _swizzle(x: Instruction) -> Step:
-    dst, data = operands_of(x)
-    take = swizzled(x.modifiers["offset"])
-
-    def run(w: Wave) -> None:
-        values = w.u[data.first][take]
-        w.write(dst.first, values if w.full else np.where(w.lanes[take], values, np.uint32(0)))
-        w.extra += 2
-        issue_lgkm(w, Outstanding(dst.mask, x.address))
-
-    step = Step(x, "lds", run, data.mask, dst.mask, flow="lanes", dst=dst, counter="lgkm", loads=True)
-    step.takes = lambda w: take
-    return step
+ATOMICS: dict[str, Callable[[Any, Any], Any]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "min": lambda a, b: np.minimum(a.view(np.int32), b.view(np.int32)).view(np.uint32),
+    "max": lambda a, b: np.maximum(a.view(np.int32), b.view(np.int32)).view(np.uint32),
+}
 
 
 LDS: Family = {
@@ -313,7 +279,11 @@ LDS: Family = {
     "ds_write2_b64": _write(8, 2),
     "ds_write2st64_b32": _write(4, 2),
     "ds_write2st64_b64": _write(8, 2),
-    "ds_bpermute_b32": _gather,
-    "ds_permute_b32": _send,
-    "ds_swizzle_b32": _swizzle,
+    **{f"ds_{n}_u32": _atomic(ATOMICS[n]) for n in ("add", "sub")},
+    **{f"ds_{n}_rtn_u32": _atomic(ATOMICS[n], returns=True) for n in ("add", "sub")},
+    **{f"ds_{n}_i32": _atomic(ATOMICS[n]) for n in ("min", "max")},
+    "ds_min_u32": _atomic(np.minimum),
+    "ds_max_u32": _atomic(np.maximum),
+    "ds_add_f32": _atomic(_float_sum),
+    "ds_add_rtn_f32": _atomic(_float_sum, returns=True),
 }
