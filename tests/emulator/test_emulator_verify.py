@@ -1,14 +1,15 @@
-"""gfx942's kernels in the emulator: `tilec verify --target gfx942` on a machine without that GPU."""
+"""gfx942 kernels of both backends in the emulator: `tilec verify --target gfx942` on a machine without that GPU."""
 
 import json
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from emulator_kit import edited, needs_clang
 
 from tilec.cli import main
-from tilec.targets.gfx942.emulator import spread
-from tilec.targets.gfx942.listing import Listing, disassembler, read_instruction
+from tilec.targets.gfx942.emulator import Emulator, spread
+from tilec.targets.gfx942.listing import disassembler
 
 pytestmark = pytest.mark.skipif(disassembler() is None, reason="no llvm-objdump")
 
@@ -31,11 +32,11 @@ def verify(tmp_path, monkeypatch):
     pytest.importorskip("triton")
     monkeypatch.chdir(tmp_path)
     Path("causal.tile").write_text(SPEC)
-    words = ["verify", "causal.tile", "--target", "gfx942"]
+    words = ["verify", "causal.tile", "--target", "gfx942", "--json"]
 
-    def run(shape, *more, backend="triton"):
-        chosen = [] if backend is None else ["--backend", backend]
-        return CliRunner().invoke(main, [*words, "--shape", shape, "--json", *chosen, *more])
+    def run(shape, backend="triton"):
+        chosen = ["--backend", backend] if backend else []
+        return CliRunner().invoke(main, [*words, "--shape", shape, *chosen])
 
     return run
 
@@ -50,13 +51,22 @@ def test_a_causal_spec_is_right_and_its_machine_code_silent(verify):
     assert len({o["note"].partition(",")[0] for o in found}) == 2, "for usual tensors, and for any"
 
 
-def test_its_own_kernels_where_they_reach(verify):
-    """Usual tensors get machine code of HIP, others that of Triton."""
-    result = verify("B=1,M=70,N=100", backend=None)
+@needs_clang
+def test_the_native_kernel_comes_first_and_triton_where_it_does_not_reach(verify):
+    result = verify("B=1,M=300,N=70", backend=None)
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
-    assert all(o["ok"] and o["findings"] == [] for o in found)
-    assert len({o["note"].partition(",")[0] for o in found}) == 2
+    assert [o["note"].partition(" (")[0] for o in found] == ["hip", "triton"]
+    assert all(o["findings"] == [] for o in found)
+    assert "LDS takes 1.00 of its clocks" in found[0]["note"]
+
+
+@needs_clang
+def test_a_native_kernel_whose_wait_is_left_out_fails(verify, monkeypatch):
+    change(monkeypatch, lambda x: "s_waitcnt lgkmcnt(0)" if x.name == "s_waitcnt" and "vmcnt" in x.text else None)
+    result = verify("B=1,M=70,N=100", backend="hip")
+    assert result.exit_code == 1
+    assert any("wait" in f or "race" in f for o in json.loads(result.stdout) for f in o["findings"])
 
 
 def test_no_keys_at_all(verify):
@@ -64,19 +74,18 @@ def test_no_keys_at_all(verify):
     assert result.exit_code == 0, result.output
 
 
-def test_a_barrier_too_few_fails(verify, monkeypatch):
-    from tilec.targets.gfx942.emulator import Emulator
-
+def change(monkeypatch, text_of):
+    """Every launch runs the code with instructions changed as `text_of` says."""
     whole = Emulator.launch
 
     def launch(self, *words, **options):
-        found = self.listing.instructions
-        barriers = [x for x in found if x.name == "s_barrier"]
-        one = barriers[len(barriers) // 2]
-        changed = (read_instruction("s_nop 0", x.address) if x is one else x for x in found)
-        return whole(Emulator(self.code, Listing(tuple(changed))), *words, **options)
+        return whole(edited(self, text_of), *words, **options)
 
     monkeypatch.setattr(Emulator, "launch", launch)
+
+
+def test_without_barriers_it_fails(verify, monkeypatch):
+    change(monkeypatch, lambda x: "s_nop 0" if x.name == "s_barrier" else None)
     result = verify("B=1,M=70,N=100")
     assert result.exit_code == 1
     assert any("race" in f for o in json.loads(result.stdout) for f in o["findings"])
