@@ -218,7 +218,7 @@ class Emulated(Protocol):
     """A kernel's machine code on the CPU: an emulator of the target runs it on CPU tensors, so that it can be checked where
     no such device is.  Called as a launcher is.  Of more than `most_blocks` blocks so many run, spread over the grid with
     the first and the last among them; what the others would write stays as it is.  `order_seed` is of the order of waves;
-    `progress` is told how many of how many blocks are done."""
+    `progress` is told how many of how many blocks are done; `trace` keeps what each wave ran."""
 
     def __call__(
         self,
@@ -229,6 +229,7 @@ class Emulated(Protocol):
         most_blocks: int,
         order_seed: int | None,
         progress: Callable[[int, int], None],
+        trace: bool = False,
     ) -> Emulation: ...
 
 

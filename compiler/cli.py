@@ -340,6 +340,7 @@ def tune_spec(
 @SET
 @SHAPE
 @click.option("--seed", default=0, help="Of the random inputs.")
+@click.option("--cycles", is_flag=True, help="Predict clocks of a key step from what the emulator ran.")
 @JSON
 def verify(
     path: Path,
@@ -349,6 +350,7 @@ def verify(
     constants: dict[str, int],
     shape: dict[str, int],
     seed: int,
+    cycles: bool,
     as_json: bool,
 ) -> None:
     """Runs a spec on a target and compares with the float64 oracle; gfx942's machine code in an emulator where no such GPU is."""
@@ -364,7 +366,15 @@ def verify(
             outcome
             for attn in _kernels(spec, kernel)
             for outcome in verify_kernel(
-                spec, attn, name, backend=backend, constants=constants, shape=shape, seed=seed, progress=say
+                spec,
+                attn,
+                name,
+                backend=backend,
+                constants=constants,
+                shape=shape,
+                seed=seed,
+                cycles=cycles,
+                progress=say,
             )
         ]
     if as_json:

@@ -30,6 +30,7 @@ from tilec.oracle.units import units_of
 from tilec.shapes import small_shapes
 from tilec.signature_of import signature_of
 from tilec.targets import target
+from tilec.targets.gfx942.cycles import predict
 from tilec.verify_spec import OFFSET, Case, Outcome, Progress, said
 
 MOST_BLOCKS = 12  # of a launch
@@ -45,11 +46,13 @@ def verify_emulated(
     constants: Mapping[str, int],
     shape: Mapping[str, int] | None,
     seed: int,
+    cycles: bool,
     progress: Progress,
 ) -> Iterator[Outcome]:
     """Outcomes over shapes with an input style each, of the artifact for usual tensors; last of the one for any tensors.
 
-    Of many blocks some are run, and their rows compared.  Raises what compiling raises."""
+    Of many blocks some are run, and their rows compared.  `cycles`: what ran is timed by the model of `targets.gfx942.cycles`.
+    Raises what compiling raises."""
     chosen = settings()
     compiler = Compiler(spec, attn, backend or chosen.backend, Store(chosen.cache, chosen.lock_wait))
     signature, units = signature_of(attn, spec.source), units_of(target(target_name))
@@ -70,7 +73,7 @@ def verify_emulated(
             continue
         if key not in loaded:
             loaded[key] = emulated(artifact, signature)
-        yield call.run(loaded[key], artifact, partial(progress, what))
+        yield call.run(loaded[key], artifact, partial(progress, what), cycles=cycles)
 
 
 def _artifact(compiler: Compiler, target_name: str, variant: Variant) -> Artifact | None:
@@ -98,11 +101,13 @@ class _Call:
             self.arguments.append(torch.tensor([case.seed, OFFSET], dtype=torch.int64))
         self.padded = signature.sequences[0].kind != "dense"
 
-    def run(self, kernel: Emulated, artifact: Artifact, progress: Callable[[int, int], None]) -> Outcome:
+    def run(
+        self, kernel: Emulated, artifact: Artifact, progress: Callable[[int, int], None], *, cycles: bool
+    ) -> Outcome:
         case, done = self.case, Emulation((), 0, 0)
         if self.bound.empty == "no":
             order = {"most_blocks": MOST_BLOCKS, "order_seed": case.seed}
-            done = kernel(self.bound, self.arguments, self.results, **order, progress=progress)
+            done = kernel(self.bound, self.arguments, self.results, **order, progress=progress, trace=cycles)
         partial = done.ran < done.blocks
         if not partial and (self.bound.empty == "keys" or (self.padded and self.bound.empty == "no")):
             self._clear()
@@ -112,9 +117,12 @@ class _Call:
         blocks = f"{done.ran} of {done.blocks} blocks, {count:,} instructions"
         banks = f", LDS takes {lds / least:.2f} of its clocks without conflicts" if least else ""
         note = f"{artifact.backend} ({artifact.variant}), {blocks}{banks}"
+        timing = predict(done.runs[0]) if cycles and done.runs else None
+        note += f"; {timing}" if timing else ""
         findings = tuple(str(f) for r in done.runs for f in r.findings)
         reports = case.compared(self.inputs, self.outputs, partial=partial)
-        return Outcome(case.attn.name, artifact.target, case.sizes, case.style, reports, note, findings)
+        figures = None if timing is None else timing.to_data()
+        return Outcome(case.attn.name, artifact.target, case.sizes, case.style, reports, note, findings, figures)
 
     def _clear(self) -> None:
         """Rows of no sequence, which no kernel writes, hold what the runtime puts there beforehand."""

@@ -29,7 +29,7 @@ OFFSET = 3  # of the dropout's counter: not 0, so that a call that forgets it is
 @dataclass(frozen=True)
 class Outcome:
     """One call.  `reports`: one for each output and each gradient; `note`: what could not be tried, or what ran;
-    `findings`: what an emulator has against the machine code."""
+    `findings`: what an emulator has against the machine code; `cycles`: what a model of the machine predicts of it."""
 
     kernel: str
     target: str
@@ -38,6 +38,7 @@ class Outcome:
     reports: tuple[Report, ...]
     note: str = ""
     findings: tuple[str, ...] = ()
+    cycles: Mapping[str, Any] | None = None
 
     @property
     def ok(self) -> bool:
@@ -65,6 +66,7 @@ class Outcome:
             "ok": self.ok,
             "note": self.note,
             "findings": list(self.findings),
+            "cycles": self.cycles,
             "outputs": outputs,
         }
 
@@ -179,6 +181,7 @@ def verify_kernel(
     constants: Mapping[str, int] | None = None,
     shape: Mapping[str, int] | None = None,
     seed: int = 0,
+    cycles: bool = False,
     progress: Progress = lambda what, done, total: None,
 ) -> Iterator[Outcome]:
     """Outcomes over shapes and input styles; `shape` fixes extents, else several small ones are tried.
@@ -198,7 +201,15 @@ def verify_kernel(
         from tilec.verify_emulated import verify_emulated
 
         yield from verify_emulated(
-            spec, attn, target_name, backend=backend, constants=fixed, shape=shape, seed=seed, progress=progress
+            spec,
+            attn,
+            target_name,
+            backend=backend,
+            constants=fixed,
+            shape=shape,
+            seed=seed,
+            cycles=cycles,
+            progress=progress,
         )
         return
     if devices.target_of(device) != target_name:

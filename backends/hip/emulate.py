@@ -41,6 +41,7 @@ class EmulatedKernel:
         most_blocks: int,
         order_seed: int | None,
         progress: Callable[[int, int], None],
+        trace: bool = False,
     ) -> Emulation:
         extents = known(self.metadata, bound.extents, self.units)
         count = blocks(self.metadata, extents)
@@ -62,6 +63,7 @@ class EmulatedKernel:
             arguments,
             order_seed=order_seed,
             only_blocks=[(n, 0, 0) for n in chosen],
+            trace=trace,
             progress=lambda done: progress(done, len(chosen)),
         )
         return Emulation((run,), len(chosen), count)

@@ -48,6 +48,7 @@ class EmulatedKernel:
         most_blocks: int,
         order_seed: int | None,
         progress: Callable[[int, int], None],
+        trace: bool = False,
     ) -> Emulation:
         values, blocks = scalars(self.artifact, self.signature, bound)
         chosen = spread(blocks, most_blocks)
@@ -63,6 +64,7 @@ class EmulatedKernel:
             lds=self.compiled.metadata.shared,
             order_seed=order_seed,
             only_blocks=[(n, 0, 0) for n in chosen],
+            trace=trace,
             progress=lambda done: progress(done, len(chosen)),
         )
         return Emulation((run,), len(chosen), blocks)

@@ -22,6 +22,11 @@ NOTE = 32  # NT_AMDGPU_METADATA
 PRELOADED_ENTRY = 256  # bytes past the entry where firmware that preloads kernel arguments starts
 
 
+REGISTERS = 512  # of a lane of a SIMD, architectural and accumulation together (AMD Instinct MI300 ISA reference)
+GRANULE = 8
+MOST_WAVES = 8  # of a SIMD (AMD CDNA 3 white paper)
+
+
 class BadCodeObject(Exception):
     """The bytes are no code object of gfx942; the message says what is wrong."""
 
@@ -67,6 +72,11 @@ class CodeObject:
     data: bytes
     image: bytes
     kernels: Mapping[str, Kernel]
+
+
+def waves_of(registers: int) -> int:
+    """Waves of a SIMD that so many registers of a lane leave room for."""
+    return min(MOST_WAVES, REGISTERS // (-(-max(1, registers) // GRANULE) * GRANULE))
 
 
 USER = (  # bits of kernel_code_properties, and the scalar registers that each sets up

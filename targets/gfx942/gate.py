@@ -11,12 +11,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tilec.targets.gfx942.codeobject import CodeObject
+from tilec.targets.gfx942.codeobject import REGISTERS, CodeObject, waves_of
 from tilec.targets.gfx942.listing import Instruction, Listing
 
-REGISTERS = 512  # of a lane of a SIMD, architectural and accumulation together (AMD Instinct MI300 ISA reference)
-GRANULE = 8
-MOST_WAVES = 8  # of a SIMD (AMD CDNA 3 white paper)
 LDS = 65536
 
 
@@ -39,8 +36,7 @@ class Needs:
     @property
     def waves(self) -> int:
         """Of a SIMD, as far as registers allow."""
-        held = -(-max(1, self.registers) // GRANULE) * GRANULE
-        return min(MOST_WAVES, REGISTERS // held)
+        return waves_of(self.registers)
 
 
 def text_of(code: CodeObject, listing: Listing, kernel: str) -> tuple[Instruction, ...]:

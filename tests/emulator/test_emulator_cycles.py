@@ -128,6 +128,20 @@ def test_a_block_of_attention():
     assert set(timing.to_data()) >= {"clocks", "step", "busy", "limit"}
 
 
+@needs_clang
+def test_blocks_beside_each_other():
+    from dataclasses import replace as changed
+
+    from tilec.targets.gfx942.emulator.emulator import resident
+
+    k = compiled("attention.hip").code.kernels["attention"]
+    assert resident(k, 512, 65536) == 1
+    small = changed(k, vgprs=120)
+    assert [resident(small, t, lds) for t, lds in ((256, 16384), (256, 40000), (512, 0), (64, 4096))] == [4, 1, 2, 16]
+    run = Attention(256, 128).launch(compiled("attention.hip"), trace=True)
+    assert predict(run, resident=2).clocks > 1.5 * predict(run).clocks
+
+
 def test_a_run_without_a_trace_is_refused():
     from tilec.targets.gfx942.emulator.emulator import Run
 

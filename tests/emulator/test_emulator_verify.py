@@ -34,8 +34,8 @@ def verify(tmp_path, monkeypatch):
     Path("causal.tile").write_text(SPEC)
     words = ["verify", "causal.tile", "--target", "gfx942", "--json"]
 
-    def run(shape, backend="triton"):
-        chosen = ["--backend", backend] if backend else []
+    def run(shape, backend="triton", *more):
+        chosen = ["--backend", backend, *more] if backend else []
         return CliRunner().invoke(main, [*words, "--shape", shape, *chosen])
 
     return run
@@ -59,6 +59,13 @@ def test_the_native_kernel_comes_first_and_triton_where_it_does_not_reach(verify
     assert [o["note"].partition(" (")[0] for o in found] == ["hip", "triton"]
     assert all(o["findings"] == [] for o in found)
     assert "LDS takes 1.00 of its clocks" in found[0]["note"]
+
+
+@needs_clang
+def test_cycles_are_predicted_from_what_ran(verify):
+    (found, *_) = json.loads(verify("B=1,M=64,N=400", "hip", "--cycles").stdout)
+    assert found["cycles"]["step"] > 0 and 0 < found["cycles"]["busy"]["matrix"] < 1
+    assert "(predicted)" in found["note"]
 
 
 @needs_clang

@@ -27,6 +27,7 @@ from tilec.targets.gfx942.cycles.report import Timing, timing
 from tilec.targets.gfx942.emulator.decode import decode
 from tilec.targets.gfx942.emulator.emulator import Run
 from tilec.targets.gfx942.emulator.step import Step
+from tilec.targets.gfx942.emulator.workgroup import Block
 
 Trace = Sequence[tuple[int, int]]
 FOREVER = 1 << 60
@@ -57,19 +58,21 @@ class _Simd:
     vector: list[tuple[int, int]] = field(default_factory=list)
 
 
-def predict(run: Run, machine: Machine = MI300X, *, resident: int = 1) -> Timing:
-    """Of the slowest of the traced blocks, with `resident` copies of it on the compute unit.
+def predict(run: Run, machine: Machine = MI300X, *, resident: int | None = None) -> Timing:
+    """Of the traced block that ran most instructions, with `resident` copies of it on the compute unit: as many as fit, unless
+    told.
 
     Raises ValueError for a run without a trace."""
     if not run.trace:
         raise ValueError("the run was not traced")
     steps = decode(run.listing)
-    blocks = sorted({b for b, _ in run.trace})
-    found = [
-        simulate(steps, [t for (b, _), t in sorted(run.trace.items()) if b == block], machine, resident)
-        for block in blocks
-    ]
-    return max(found, key=lambda t: t.clocks)
+    length = Counter[Block]()
+    for (block, _), trace in run.trace.items():
+        length[block] += len(trace)
+    (longest, _), *_ = length.most_common(1)
+    return simulate(
+        steps, [t for (b, _), t in sorted(run.trace.items()) if b == longest], machine, resident or run.resident
+    )
 
 
 def simulate(steps: Sequence[Step], traces: Sequence[Trace], machine: Machine = MI300X, resident: int = 1) -> Timing:

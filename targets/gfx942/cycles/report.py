@@ -19,11 +19,13 @@ FOR |= {"idle": "wait states and branches", "issue": "issue", "matrix": "matrix"
 
 @dataclass(frozen=True)
 class Timing:
-    """Clocks of a compute unit.  `step` is a pass of the innermost loop that was walked most, in the steady state from its
-    second pass on (0 without one), and `passes` how many were timed; `busy` is each unit's share of that time (of the whole
-    without a loop): matrix and issue of a SIMD, lds and memory of the unit; `stalls` are clocks of waves by reason."""
+    """Clocks of a compute unit with `resident` blocks beside each other.  `step` is a pass of the innermost loop that was walked
+    most, in the steady state from its second pass on (0 without one), and `passes` how many were timed; `busy` is each unit's
+    share of that time (of the whole without a loop): matrix and issue of a SIMD, lds and memory of the unit; `stalls` are
+    clocks of waves by reason."""
 
     clocks: int
+    resident: int
     step: float
     passes: int
     busy: Mapping[str, float]
@@ -42,10 +44,16 @@ class Timing:
             return unit
         return FOR[max(self.stalls.items(), key=lambda x: x[1])[0]]
 
+    def __str__(self) -> str:
+        step = f"a step of {self.resident} blocks" if self.resident > 1 else "a step"
+        step = f"{step} takes {self.step:,.0f} clocks" if self.passes else f"{self.clocks:,} clocks"
+        return f"{step}, matrix units busy {self.matrix:.0%}, limited by {self.limit} (predicted)"
+
     def to_data(self) -> dict[str, Any]:
         """JSON values."""
         return {
             "clocks": self.clocks,
+            "resident": self.resident,
             "step": self.step,
             "passes": self.passes,
             "busy": dict(self.busy),
@@ -65,7 +73,7 @@ def timing(unit: _Unit, machine: Machine) -> Timing:
         "lds": _within(unit.lds, first, last) / span,
         "memory": _within(unit.memory, first, last) / span,
     }
-    return Timing(clocks, span / passes if passes else 0.0, passes, busy, dict(unit.stalls))
+    return Timing(clocks, unit.waves[-1].block + 1, span / passes if passes else 0.0, passes, busy, dict(unit.stalls))
 
 
 def _window(unit: _Unit, clocks: int) -> tuple[int, int, int]:

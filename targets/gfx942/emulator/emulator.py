@@ -18,7 +18,7 @@ from functools import cached_property
 
 import numpy as np
 
-from tilec.targets.gfx942.codeobject import PRELOADED_ENTRY, Argument, CodeObject, Kernel
+from tilec.targets.gfx942.codeobject import PRELOADED_ENTRY, Argument, CodeObject, Kernel, waves_of
 from tilec.targets.gfx942.emulator.decode import decode
 from tilec.targets.gfx942.emulator.definedness import set_bits, set_lanes
 from tilec.targets.gfx942.emulator.findings import Finding
@@ -31,6 +31,7 @@ from tilec.targets.gfx942.listing import Instruction, Listing, disassemble, pars
 CODE_BASE = 0x10000000
 LIMIT = 5_000_000  # instructions of a wave
 LDS_MOST = 65536
+SIMDS = 4
 XCCS = 8
 
 
@@ -58,13 +59,15 @@ class BankCycles:
 
 @dataclass(frozen=True)
 class Run:
-    """What a launch did.  `trace[block, wave]`: (number of the instruction, LDS clocks or whether a branch was taken)."""
+    """What a launch did.  `trace[block, wave]`: (number of the instruction, LDS clocks or whether a branch was taken).
+    `resident`: blocks that a compute unit has registers, wave slots and LDS for."""
 
     listing: Listing
     findings: tuple[Finding, ...]
     bank_cycles: tuple[BankCycles, ...]
     executed: int
     trace: dict[tuple[Block, int], list[tuple[int, int]]] = field(default_factory=dict)
+    resident: int = 1
 
     @property
     def ok(self) -> bool:
@@ -130,7 +133,14 @@ class Emulator:
         banks = tuple(
             BankCycles(self.listing.instructions[self.listing.at[a]], *row) for a, row in sorted(log.banks.items())
         )
-        return Run(self.listing, tuple(log.findings.values()), banks, log.executed, log.traces)
+        return Run(
+            self.listing,
+            tuple(log.findings.values()),
+            banks,
+            log.executed,
+            log.traces,
+            resident(k, threads, k.lds + lds),
+        )
 
     def _set_up(self, w: Wave, k: Kernel, place: Block, block: Block, args: int, packet: int, packed: Array) -> None:
         """Initial registers (LLVM, "User Guide for AMDGPU Backend", Initial Kernel Execution State)."""
@@ -166,6 +176,13 @@ class Emulator:
         w.set_exec(live & ALL)
         w.scratch = np.full((k.scratch // 4, LANES), POISON, np.uint32)
         w.pc = self.listing.at[k.entry + (PRELOADED_ENTRY if count else 0)]
+
+
+def resident(k: Kernel, threads: int, lds: int) -> int:
+    """Blocks of a kernel that fit a compute unit beside each other, at least one."""
+    needed = waves_of(k.vgprs)
+    blocks = SIMDS * needed // -(-threads // LANES)
+    return max(1, min(blocks, LDS_MOST // lds if lds else blocks))
 
 
 def spread(blocks: int, most: int) -> list[int]:
