@@ -8,6 +8,7 @@ the waves in a random order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from itertools import cycle
 from typing import get_args
@@ -20,7 +21,7 @@ from tilec.backends.runtime.checks import bind as bind_call
 from tilec.backends.runtime.kernel import clear
 from tilec.backends.runtime.settings import settings
 from tilec.backends.runtime.signature import Signature
-from tilec.dsl.faults import Fault, Faults
+from tilec.dsl.faults import Fault, Faults, TargetFault
 from tilec.frontend import Spec, bind
 from tilec.ir.attention import Attention
 from tilec.jit import Compiler
@@ -31,6 +32,8 @@ from tilec.shapes import small_shapes
 from tilec.signature_of import signature_of
 from tilec.targets import target
 from tilec.targets.gfx942.cycles import predict
+from tilec.targets.gfx942.emulator import Unsupported
+from tilec.targets.gfx942.listing import NoDisassembly
 from tilec.verify_spec import OFFSET, Case, Outcome, Progress, said
 
 MOST_BLOCKS = 12  # of a launch
@@ -52,7 +55,7 @@ def verify_emulated(
     """Outcomes over shapes with an input style each, of the artifact for usual tensors; last of the one for any tensors.
 
     Of many blocks some are run, and their rows compared.  `cycles`: what ran is timed by the model of `targets.gfx942.cycles`.
-    Raises what compiling raises."""
+    Raises what compiling raises, TargetFault E0911 without a disassembler, E0906 for code that the emulator does not know."""
     chosen = settings()
     compiler = Compiler(spec, attn, backend or chosen.backend, Store(chosen.cache, chosen.lock_wait))
     signature, units = signature_of(attn, spec.source), units_of(target(target_name))
@@ -71,9 +74,22 @@ def verify_emulated(
         key = None if artifact is None else (artifact.backend, artifact.variant)
         if artifact is None or key is None or (features != best and key in loaded):
             continue
-        if key not in loaded:
-            loaded[key] = emulated(artifact, signature)
-        yield call.run(loaded[key], artifact, partial(progress, what), cycles=cycles)
+        with _faults(target_name):
+            if key not in loaded:
+                loaded[key] = emulated(artifact, signature)
+            outcome = call.run(loaded[key], artifact, partial(progress, what), cycles=cycles)
+        yield outcome
+
+
+@contextmanager
+def _faults(target_name: str) -> Iterator[None]:
+    """What the emulator lacks, as faults: a disassembler (E0911), an instruction (E0906)."""
+    try:
+        yield
+    except NoDisassembly as lack:
+        raise TargetFault("E0911", f"the emulator of {target_name} needs a disassembler", note=str(lack)) from lack
+    except Unsupported as lack:
+        raise TargetFault("E0906", f"the emulator of {target_name} cannot run this code", note=str(lack)) from lack
 
 
 def _artifact(compiler: Compiler, target_name: str, variant: Variant) -> Artifact | None:

@@ -98,6 +98,15 @@ def test_without_barriers_it_fails(verify, monkeypatch):
     assert any("race" in f for o in json.loads(result.stdout) for f in o["findings"])
 
 
+def test_what_the_emulator_lacks_is_a_fault(verify, monkeypatch):
+    change(monkeypatch, lambda x: "v_sad_u8 v4, v1, v1, 3" if x.name == "s_barrier" else None)
+    (fault,) = json.loads(verify("B=1,M=5,N=5").stdout)["faults"]
+    assert (fault["code"], "v_sad_u8" in fault["note"]) == ("E0906", True)
+    monkeypatch.setattr("tilec.targets.gfx942.listing.disassembler", lambda: None)
+    (fault,) = json.loads(verify("B=1,M=5,N=5").stdout)["faults"]
+    assert (fault["code"], "llvm-objdump" in fault["note"]) == ("E0911", True)
+
+
 def test_some_of_many_blocks_run_and_their_rows_are_compared(verify, monkeypatch):
     monkeypatch.setattr("tilec.verify_emulated.MOST_BLOCKS", 2)
     found = json.loads(verify("B=3,M=64,N=64").stdout)
