@@ -29,7 +29,7 @@ CASES += [("gfx942", 128, 128, 64, 2, 4), ("gfx942", 64, 128, 64, 3, 4), ("gfx94
 @pytest.mark.parametrize(("name", "depth", "q", "k", "stages", "warps"), CASES)
 def test_the_sum_is_what_triton_allocates(name, depth, q, k, stages, warps):
     spec = read_text(SPEC.format(depth=depth, target=name, q=q, k=k, stages=stages, warps=warps))
-    artifact = compile_all(spec, spec.kernels[0], name)[-1]
+    artifact = compile_all(spec, spec.kernels[0], name, "triton")[-1]
     file = next(n for n in artifact.sources if n.endswith(".py"))
     compiled = compile_kernel(file, artifact.sources[file], artifact.metadata, name, aligned=True)
     budget = shared_memory(spec.kernels[0], target(name), q, k, stages)
