@@ -9,8 +9,8 @@ import re
 from collections import Counter
 
 from tilec.dsl.faults import TargetFault
-from tilec.targets.gfx942.codeobject import read
-from tilec.targets.gfx942.gate import REGISTERS, Needs, complaints
+from tilec.targets.gfx942.codeobject import REGISTERS, read
+from tilec.targets.gfx942.gate import Needs, complaints
 
 
 def needs(code: bytes, assembly: str, name: str) -> Needs:

@@ -11,6 +11,8 @@ from tilec.frontend import read_text
 from tilec.oracle.inputs import make_inputs
 from tilec.oracle.numerics import verify
 from tilec.oracle.tensors import from_torch, to_torch
+from tilec.oracle.units import units_of
+from tilec.targets import target
 
 pytestmark = MARKS
 
@@ -40,6 +42,7 @@ SPECS = {
     "bias of keys, 256": spec("bias Bt[b, k] : f32", "score s = s + Bt[b, k]", d=256),
 }  # fmt: skip
 SIZES = [{"B": 2, "M": 700, "N": 700}, {"B": 3, "M": 130, "N": 130}, {"B": 1, "M": 1, "N": 1}]
+UNITS = units_of(target("sm90"))
 BLOCKS = 5  # so that each takes several tiles
 
 
@@ -84,7 +87,7 @@ def complaints(attend, text, inputs, sizes):
     torch.cuda.synchronize()
     assert all(torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in zip(first, out, strict=True))
     found = from_torch({o.name: t.cpu() for o, t in zip(f.signature.outputs, out, strict=True)})
-    return [str(r) for r in verify(attention(text), inputs, found, sizes=sizes).values() if not r.ok]
+    return [str(r) for r in verify(attention(text), inputs, found, sizes=sizes, units=UNITS).values() if not r.ok]
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)

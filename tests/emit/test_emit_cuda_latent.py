@@ -4,7 +4,7 @@ import pytest
 from feature_specs import CAUSAL, kernel
 
 from tilec.backends.base import Variant
-from tilec.backends.cuda import ALIGNED, BACKEND, PROGRAM
+from tilec.backends.cuda import ALIGNED, BACKEND, SHORT, PROGRAM
 from tilec.frontend import read_text
 from tilec.schedule import EMPTY
 from tilec.targets.inspect import sass
@@ -21,7 +21,7 @@ SPECS = {
     "latent of 128": spec(*PAIR, CAUSAL, key="K[b, k, d]", more="r : 64", h="h : 8"),
     "latent of 256": spec(*PAIR, CAUSAL, d=256, key="K[b, k, d]", more="r : 64", h="h : 8"),
 }
-BOTH = [(name, ALIGNED) for name in SPECS] + [("latent of 128", BACKEND.features)]
+BOTH = [(name, ALIGNED) for name in SPECS] + [("latent of 128", ALIGNED | SHORT)]
 
 
 @pytest.mark.skipif(sass.disassembler() is None, reason="no nvdisasm here")
