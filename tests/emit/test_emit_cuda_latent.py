@@ -4,7 +4,7 @@ import pytest
 from feature_specs import CAUSAL, kernel
 
 from tilec.backends.base import Variant
-from tilec.backends.cuda import ALIGNED, BACKEND, SHORT, PROGRAM
+from tilec.backends.cuda import ALIGNED, BACKEND, PROGRAM, SHORT
 from tilec.frontend import read_text
 from tilec.schedule import EMPTY
 from tilec.targets.inspect import sass
@@ -25,7 +25,7 @@ BOTH = [(name, ALIGNED) for name in SPECS] + [("latent of 128", ALIGNED | SHORT)
 
 
 @pytest.mark.skipif(sass.disassembler() is None, reason="no nvdisasm here")
-@pytest.mark.parametrize(("name", "features"), BOTH, ids=str)
+@pytest.mark.parametrize(("name", "features"), BOTH, ids=lambda x: x if isinstance(x, str) else " ".join(sorted(x)))
 def test_one_ring_holds_keys_that_are_values(name, features):
     made = BACKEND.compile(read_text(SPECS[name]).kernels[0], "sm90", EMPTY, Variant((), features))
     program = made.sources[PROGRAM]
