@@ -36,14 +36,14 @@ class Instruction:
     operands: tuple[str, ...]
     predicate: str | None = None
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Opcode and modifiers: `MUFU.EX2`."""
         return ".".join((self.opcode, *self.modifiers))
 
     def is_(self, *names: str) -> bool:
         """Whether its name is one of these, or one of these with more modifiers behind it."""
-        return any(self.name == n or self.name.startswith(f"{n}.") for n in names)
+        return f"{self.name}.".startswith(tuple(f"{n}." for n in names))
 
     @property
     def target(self) -> str | None:

@@ -3,11 +3,11 @@
     python tests/device/bench_start.py --out tests/device/results/h200-start.json [--backend cuda|triton]...
 
 Of each backend: `cold` with empty caches, the compiler's work included, of which `nvrtc` is NVRTC's and `inspected` the check of
-the machine code; `cached` with caches that another process filled, `call` the time that one Python call takes on the host, kernels
-not waited for.  Imports of torch, triton and tilec, and the creation of the CUDA context, are not counted; `imports` is what those
-of tilec take.  `captured`: the first call is one that a CUDA graph records, with filled caches.  Times are the shorter of two
-processes': the first on a machine also reads the compilers from its disk.  Exit status 1 if a bar is missed, or if a backend gave
-no result.
+the machine code; `cached` with caches that another process filled, `call` the time that one Python call takes on the host,
+kernels not waited for.  Imports of torch, triton and tilec, and the creation of the CUDA context, are not counted; `imports` is
+what those of tilec take.  `captured`: the first call is one that a CUDA graph records, with filled caches.  Times are the shorter
+of two processes': the first on a machine also reads the compilers from its disk.  Exit status 1 if a bar is missed, or if a
+backend gave no result.
 """
 
 from __future__ import annotations
