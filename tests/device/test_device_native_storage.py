@@ -3,32 +3,21 @@
 import numpy as np
 import pytest
 import torch
-from feature_specs import CAUSAL, kernel
+from feature_specs import CAUSAL
+from hopper_kit import MARKS, WINDOW
+from loaded_kit import attention, call, complaints, spec
 
-import tilec
-from tilec.frontend import read_text
-from tilec.ir.attention import Attention
 from tilec.oracle.inputs import make_inputs
-from tilec.oracle.numerics import verify
-from tilec.oracle.tensors import from_torch, to_torch
+from tilec.oracle.tensors import from_torch
 
-hopper = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
-pytestmark = [
-    pytest.mark.skipif(not hopper, reason="needs a Hopper GPU"),
-    pytest.mark.watchdog(60),
-]
+pytestmark = MARKS
 
-WINDOW = "mask k <= q + N - M and k > q + N - M - 300"
 PACKED = {"q": "q : M packed cu_q", "k": "k : N packed cu_k"}
 LENGTHS = {"k": "k : N lengths nk"}
 
 
 def pages(size):
     return ("", f"paged bt[b, k // {size}]", f"paged bt[b, k // {size}]")
-
-
-def spec(*lines, d=128, **parts):
-    return kernel(*lines, d=f"d : {d}", **{"scale": f"scale 1 / sqrt({d})", "schedule": "", **parts})
 
 
 SPECS = {
@@ -52,47 +41,6 @@ SIZES = [
     {"B": 3, "M": 130, "N": 1100},
     {"B": 8, "M": 40, "N": 150},
 ]
-BLOCKS = 5  # so that each takes several tiles
-
-
-@pytest.fixture(scope="module")
-def attend(tmp_path_factory):
-    folder, made = tmp_path_factory.mktemp("kernels"), {}
-
-    def get(text):
-        if text not in made:
-            made[text] = tilec.load(text, target="sm90", backend="cuda", cache_dir=folder)
-        return made[text]
-
-    return get
-
-
-def call(attend, text, inputs):
-    """Outputs of a call whose own memory is poisoned first, by name."""
-    f = attend(text)
-    given = [t.cuda() for t in to_torch(inputs, "cpu").values()]
-    bound = f.plan(given, None).bound
-    out = tuple(torch.full(o.shape, torch.nan, dtype=o.dtype, device="cuda") for o in bound.outputs)
-    with torch.no_grad():
-        f(*given, out=out)
-        first = [t.clone() for t in out]
-        f(*given, out=out)
-    torch.cuda.synchronize()
-    assert all(torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in zip(first, out, strict=True))
-    return {o.name: t.cpu() for o, t in zip(f.signature.outputs, out, strict=True)}
-
-
-def attention(text) -> Attention:
-    return read_text(text).kernels[0]
-
-
-@pytest.fixture
-def few_blocks(monkeypatch):
-    """Launches as on a device of BLOCKS multiprocessors."""
-    from tilec.backends.cuda.launch import Kernel
-
-    shape = Kernel.shape
-    monkeypatch.setattr(Kernel, "shape", lambda self, extents: shape(self, {**extents, "SMS": BLOCKS}))
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
@@ -100,8 +48,7 @@ def few_blocks(monkeypatch):
 def test_sequences_are_right(attend, few_blocks, name, sizes):
     text = SPECS[name]
     inputs = make_inputs(attention(text), sizes, 1, tile=128)
-    found = from_torch(call(attend, text, inputs))
-    assert [str(r) for r in verify(attention(text), inputs, found, sizes=sizes).values() if not r.ok] == []
+    assert complaints(attend, text, inputs, sizes) == []
 
 
 SHORT = {
@@ -125,8 +72,7 @@ SHORT = {
 def test_few_queries_share_tiles(attend, name, sizes):
     text = SHORT[name]
     inputs = make_inputs(attention(text), sizes, 4, tile=128)
-    found = from_torch(call(attend, text, inputs))
-    assert [str(r) for r in verify(attention(text), inputs, found, sizes=sizes).values() if not r.ok] == []
+    assert complaints(attend, text, inputs, sizes) == []
 
 
 @pytest.mark.parametrize("name", ["packed", "packed, 64"])

@@ -3,25 +3,17 @@
 import numpy as np
 import pytest
 import torch
-from feature_specs import CAUSAL, kernel
+from feature_specs import CAUSAL
 from hopper_kit import MARKS
+from loaded_kit import attention, complaints, spec
 
-import tilec
-from tilec.frontend import read_text
 from tilec.oracle.inputs import make_inputs
-from tilec.oracle.numerics import verify
-from tilec.oracle.tensors import from_torch, to_torch
-from tilec.oracle.units import units_of
-from tilec.targets import target
+from tilec.oracle.tensors import to_torch
 
 pytestmark = MARKS
 
 SORTED = ("param doc[b, k] : i32 nondecreasing", "mask doc[b, q] == doc[b, k] and k <= q")
 PACKED = {"q": "q : M packed cu", "k": "k : M packed cu"}
-
-
-def spec(*lines, d=128, **parts):
-    return kernel(*lines, d=f"d : {d}", **{"scale": f"scale 1 / sqrt({d})", "schedule": "", **parts})
 
 
 SPECS = {
@@ -42,52 +34,10 @@ SPECS = {
     "bias of keys, 256": spec("bias Bt[b, k] : f32", "score s = s + Bt[b, k]", d=256),
 }  # fmt: skip
 SIZES = [{"B": 2, "M": 700, "N": 700}, {"B": 3, "M": 130, "N": 130}, {"B": 1, "M": 1, "N": 1}]
-UNITS = units_of(target("sm90"))
-BLOCKS = 5  # so that each takes several tiles
-
-
-@pytest.fixture(scope="module")
-def attend(tmp_path_factory):
-    folder, made = tmp_path_factory.mktemp("kernels"), {}
-
-    def get(text):
-        if text not in made:
-            made[text] = tilec.load(text, target="sm90", backend="cuda", cache_dir=folder)
-        return made[text]
-
-    return get
-
-
-@pytest.fixture
-def few_blocks(monkeypatch):
-    """Launches as on a device of BLOCKS multiprocessors."""
-    from tilec.backends.cuda.launch import Kernel
-
-    shape = Kernel.shape
-    monkeypatch.setattr(Kernel, "shape", lambda self, extents: shape(self, {**extents, "SMS": BLOCKS}))
-
-
-def attention(text):
-    return read_text(text).kernels[0]
 
 
 def sized(text, sizes):
     return {n: sizes[n] for n in sizes if n != "N" or "N" in attention(text).extents}
-
-
-def complaints(attend, text, inputs, sizes):
-    """Of two calls into poisoned memory, which must agree bit by bit."""
-    f = attend(text)
-    given = [t.cuda() for t in to_torch(inputs, "cpu").values()]
-    out = tuple(torch.full(o.shape, torch.nan, dtype=o.dtype, device="cuda") for o in f.plan(given, None).bound.outputs)
-    with torch.no_grad():
-        f(*given, out=out)
-        first = [t.clone() for t in out]
-        f(*given, out=out)
-    torch.cuda.synchronize()
-    assert all(torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in zip(first, out, strict=True))
-    found = from_torch({o.name: t.cpu() for o, t in zip(f.signature.outputs, out, strict=True)})
-    return [str(r) for r in verify(attention(text), inputs, found, sizes=sizes, units=UNITS).values() if not r.ok]
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
