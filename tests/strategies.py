@@ -153,16 +153,17 @@ def masks():
 
 
 @st.composite
-def specs(draw, schedules=True):
-    """Text of a valid spec: dense, packed, padded or paged; grouped or shared heads; one or two pairs; any statement."""
+def specs(draw, schedules=True, dtypes=("bf16", "f16", "f32", "e4m3"), depths=(16, 32), values=(8, 24)):
+    """Text of a valid spec: dense, packed, padded or paged; grouped or shared heads; one or two pairs; any statement.  Head dims
+    are of `depths` and `values`, or left open."""
     heads = draw(st.sampled_from([1, 2, 4, 6, "H"]))
     divisors = [g for g in (1, 2, 3, 6) if isinstance(heads, int) and heads % g == 0] or [1, "G"]
     group = draw(st.sampled_from(divisors))
     storage = draw(st.sampled_from(["dense", "packed", "lengths", "paged"]))
     two_pairs, reuse, swapped = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
-    dtype = draw(st.sampled_from(["bf16", "f16", "f32", "e4m3"]))
-    depth = draw(st.sampled_from([16, 32, "D"]))
-    features = depth if reuse else draw(st.sampled_from([8, 24, "E"]))
+    dtype = draw(st.sampled_from(dtypes))
+    depth = draw(st.sampled_from([*depths, "D"]))
+    features = depth if reuse else draw(st.sampled_from([*values, "E"]))
     feature = "d" if reuse or features == depth else "e"
     kept = {
         "dense": ("", ""),
@@ -171,7 +172,7 @@ def specs(draw, schedules=True):
         "paged": ("", " lengths len_k"),
     }[storage]
     declared = [f"b : B, h : {heads}, q : M{kept[0]}, k : N{kept[1]}, d : {depth}"]
-    declared += [f"e : {features}"] * (feature == "e") + ["r : 16"] * two_pairs
+    declared += [f"e : {features}"] * (feature == "e") + [f"r : {depths[0]}"] * two_pairs
     head = draw(st.sampled_from(["h"])) if group == 1 else f"h // {group}"
 
     def rows(name, last):

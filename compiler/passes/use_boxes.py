@@ -66,7 +66,11 @@ def _drop_positions(s: Stmt) -> tuple[Stmt, ...] | None:
 
 
 def _is_position(s: Stmt) -> bool:
-    return isinstance(s, Compute) and any(isinstance(x, Iota) for x in walk(s.value))
+    """Whether it numbers lanes, and no more: values of lanes may read their numbers too."""
+    if not isinstance(s, Compute):
+        return False
+    parts = list(walk(s.value))
+    return any(isinstance(x, Iota) for x in parts) and not any(isinstance(x, Read) for x in parts)
 
 
 def _name(s: Stmt) -> str:

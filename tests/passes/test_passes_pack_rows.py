@@ -27,6 +27,7 @@ SPECS = {
     "heads first": kit.kernel(kit.CAUSAL, query="Q[b, h, q, d]", output="O[b, h, q, d]", **EIGHT),
     "one query": kit.kernel("mask k <= q + N - 1", q="q : 1", **EIGHT),
     "padded": kit.kernel(kit.WINDOW, q="q : M lengths mq", k="k : N lengths nk", **EIGHT),
+    "dropout": kit.kernel("dropout 0.25", **EIGHT),
     "pages": kit.kernel(kit.CAUSAL, k="k : N lengths nk", h="h : 8", head="h // 8", tails=kit.PAGES, **kit.SMALL),
 }  # fmt: skip
 GROUPS = {"groups of 3": (3, 4), "one key head": (4, 4), "groups of 128": (128, 128), "groups of 80": (80, 128),
