@@ -6,29 +6,27 @@ A kernel that does not keep what its schedule counts on is no kernel: it would r
 from __future__ import annotations
 
 import re
-from collections import Counter
 
 from tilec.dsl.faults import TargetFault
 from tilec.targets.gfx942.codeobject import REGISTERS, read
-from tilec.targets.gfx942.gate import Needs, complaints
+from tilec.targets.gfx942.gate import Needs, complaints, taken
+
+LABEL, INSTRUCTION = re.compile(r"(\.\w+):"), re.compile(r"\t([a-z]\w+)(?:[ \t]+(\.\w+))?")
 
 
 def needs(code: bytes, assembly: str, name: str) -> Needs:
     """What a kernel takes, by the metadata of its code object and the assembler's text that this was made from."""
-    k = read(code).kernels[name]
-    instructions = re.findall(r"^\t([a-z]\w+)", assembly, re.M)
-    return Needs(
-        kernel=name,
-        registers=k.vgprs,
-        accumulators=k.agprs,
-        scalars=k.sgprs,
-        spills=k.vgpr_spills + k.sgpr_spills,
-        scratch=k.scratch,
-        lds=k.lds,
-        products=Counter(x for x in instructions if x.startswith("v_mfma_")),
-        barriers=instructions.count("s_barrier"),
-        instructions=len(instructions),
-    )
+    names: list[str] = []
+    labels: dict[str, int] = {}
+    loops: list[tuple[int, int]] = []
+    for line in assembly.splitlines():
+        if found := LABEL.match(line):
+            labels[found[1]] = len(names)
+        elif found := INSTRUCTION.match(line):
+            if found[2] in labels:
+                loops.append((labels[found[2]], len(names)))
+            names.append(found[1])
+    return taken(read(code).kernels[name], names, loops)
 
 
 def check(found: Needs, *, waves: int, products: int, loops: tuple[int, ...] = ()) -> None:

@@ -105,6 +105,21 @@ def without(assembly, count):
     return re.sub(r"\n\tv_mfma_[^\n]*", "", assembly, count=count)
 
 
+def test_scalars_in_lanes_are_taken_where_loops_read_few():
+    """A mask of documents with slopes: more scalars than a wave has registers for."""
+    lines = ("param slope[h] : f32", "score s = s - slope[h] * (q - k)", "param doc[b, k] : i32 nondecreasing")
+    program = lowered(spec(*lines, "mask doc[b, q] == doc[b, k] and k <= q", d=64, k="k : M"))
+    printed = emit(program)
+    built = build(printed.text, printed.function, "gfx942")
+    found = needs(built.code, built.assembly, printed.function)
+    assert found.spills == 0 and any(n for _, n in found.kept) and all(m for m, _ in found.kept)
+    check(found, waves=2, products=printed.matrices, loops=printed.looped)
+    more = re.sub(r"(\n\tv_mfma_[^\n]*)", r"\1\n\tv_readlane_b32 s0, v0, 0", built.assembly)
+    with pytest.raises(TargetFault, match="brings spilled scalars back") as caught:
+        check(needs(built.code, more, "f"), waves=2, products=printed.matrices, loops=printed.looped)
+    assert caught.value.code == "E0918"
+
+
 def test_spills_are_refused():
     options = WaveOptions(turns=Turns(keys_ahead=64, values_ahead=128))
     program = kit.on_waves(spec(CAUSAL, d=64), options, 256, 128)["place_fragments"]
