@@ -260,7 +260,7 @@ def test_products_of_singles_have_rules_of_their_own():
     assert run([other, overwrite, "s_endpgm"]) == []
 
 
-def undefined(lines, **options):
+def undefined(lines, say=found, **options):
     memory, base = memory_of()
 
     def set_up(w):
@@ -273,7 +273,7 @@ def undefined(lines, **options):
             set_bits(w, n, 0)
 
     _, log = program(*lines, "s_endpgm", memory=memory, set_up=set_up, lds=4096, known=False, **options)
-    return found(log)
+    return say(log)
 
 
 def test_undefined_values_may_travel_but_not_arrive():
@@ -298,6 +298,41 @@ def test_undefined_lanes_are_told_from_defined_ones():
     product = "v_mfma_f32_16x16x16_bf16 v[4:7], v[2:3], v[2:3], 0"
     stored = "global_store_dword v1, v4, s[4:5]"
     assert undefined([*some, "s_nop 1", product, "s_nop 15", stored]) == [("undefined", stored)]
+
+
+HALVES = {  # v4 is defined, v5 is not: what writes v6 and v7, and the half that is defined
+    "v_mad_u64_u32 v[6:7], s[10:11], v1, v1, v[4:5]": "v6",
+    "v_lshl_add_u64 v[6:7], v[4:5], 1, v[4:5]": "v6",
+    "v_lshlrev_b64 v[6:7], 2, v[4:5]": "v6",
+    "v_lshrrev_b64 v[6:7], 2, v[4:5]": None,
+    "v_lshrrev_b64 v[6:7], 2, v[3:4]": "v7",
+    "v_ashrrev_i64 v[6:7], 2, v[3:4]": "v7",
+    "v_mov_b64_e32 v[6:7], v[4:5]": "v6",
+    "v_mad_u64_u32 v[6:7], s[10:11], v2, v1, v[4:5]": None,
+    "v_mad_u64_u32 v[6:7], s[10:11], v1, s8, v[4:5]": None,
+    "v_mad_u64_u32 v[6:7], s[10:11], v1, v1, v[2:3]": None,
+}
+
+
+@pytest.mark.parametrize("line", HALVES)
+def test_halves_that_depend_on_what_is_undefined(line):
+    for half in ("v6", "v7"):
+        store = f"global_store_dword v1, {half}, s[4:5]"
+        want = [] if HALVES[line] == half else [("undefined", store)]
+        assert undefined(["v_mov_b32_e32 v4, 5", line, store]) == want
+
+
+def test_a_shift_of_scalars_moves_what_is_undefined():
+    define, branch = "s_mov_b32 s8, 3", ["s_cmp_eq_u32 s10, 0", "s_cbranch_scc1 0"]
+    assert undefined([define, "s_lshl_b64 s[10:11], s[8:9], 2", *branch]) == []
+    assert undefined([define, "s_lshr_b64 s[10:11], s[8:9], 2", *branch]) == [("undefined", branch[1])]
+
+
+def test_a_finding_names_the_first_read_of_the_value_that_arrived():
+    harmless, first, store = "v_add_u32_e32 v3, v2, v2", "v_add_u32_e32 v6, 1, v5", "global_store_dword v1, v7, s[4:5]"
+    lines = [harmless, first, "v_mov_b32_e32 v7, v6", store]
+    (message,) = undefined(lines, say=lambda log: [f.message for f in log.findings.values()])
+    assert first in message and harmless not in message
 
 
 def test_lds_that_nobody_wrote():

@@ -2,7 +2,8 @@
 
 A lane of a register is undefined until something defined is written there.  Moving or computing with an undefined lane is
 no error, as compilers do so in lanes whose result nobody takes; an address, a condition or data for memory is.
-Bits of scalar registers count one by one, since masks of lanes are kept there.
+Bits of scalar registers count one by one, since masks of lanes are kept there.  `origins` says of each register that is
+undefined where an undefined value first came to it.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def flow(w: Wave, step: Step) -> str:
         lanes |= mask_of(lanes_of(lanes)[step.takes(w)])
     if kind == "vector" and step.scalar_reads & w.unknown >> VECTORS:
         lanes = ALL
-    if not w.suspect and lanes & active:
-        w.suspect = f"read undefined at {step.source.address:#x} `{step.source.text}`"
+    if lanes & active:
+        _trace(w, step)
     if step.parts:
         _by_part(w, step, active)
     else:
@@ -51,6 +52,20 @@ def flow(w: Wave, step: Step) -> str:
         for n in found:
             set_bits(w, n, (lanes & active) >> (32 * (n - found[0])) & WORD if n != SCC else 0)
     return complaint
+
+
+def _trace(w: Wave, step: Step) -> None:
+    """What the step writes comes from where the undefined register that it reads does, or from this read of one never written."""
+    read = [r for r in step.vector_reads if w.undefined[r] & w.exec_mask]
+    read += [VECTORS + n for n in range(SCALARS + 1) if step.scalar_reads & w.unknown >> VECTORS & 1 << n]
+    found = next((w.origins[r] for r in read if r in w.origins), "")
+    origin = found or f"read undefined at {step.source.address:#x} `{step.source.text}`"
+    w.origins |= dict.fromkeys(step.vector_writes, origin)
+    w.origins |= {VECTORS + n: origin for n in range(SCALARS + 1) if step.scalar_writes >> n & 1}
+
+
+def _origin(w: Wave, register: int) -> str:
+    return w.origins.get(register, "never written")
 
 
 def _by_part(w: Wave, step: Step, active: int) -> None:
@@ -88,11 +103,11 @@ def _sinks(w: Wave, step: Step) -> str:
         bad = w.undefined[r] & w.exec_mask
         if bad:
             name = f"v{r}" if r < 256 else f"a{r - 256}"
-            return f"{name} is undefined in lane {(bad & -bad).bit_length() - 1}; {w.suspect or 'never written'}"
+            return f"{name} is undefined in lane {(bad & -bad).bit_length() - 1}; {_origin(w, r)}"
     bad = step.scalar_sinks & w.unknown >> VECTORS
     if bad:
         n = (bad & -bad).bit_length() - 1
-        return f"{'scc' if n == SCC else f's{n}'} is undefined; {w.suspect or 'never written'}"
+        return f"{'scc' if n == SCC else f's{n}'} is undefined; {_origin(w, VECTORS + n)}"
     return ""
 
 
@@ -108,6 +123,8 @@ BITWISE = (
     "s_nand_",
     "s_nor_",
     "s_xnor_",
+    "s_lshl_b",
+    "s_lshr_b",
 )
 
 
@@ -119,6 +136,7 @@ def _scalar(w: Wave, step: Step) -> str:
     dst = step.dst
     width = 32 * (dst.count if dst is not None and dst.scalar else 1)
     if tainted:
+        _trace(w, step)
         bits = _bitwise(w, step) if step.source.name.startswith(BITWISE) else (1 << width) - 1
     for n in range(SCALARS + 1):
         if step.scalar_writes >> n & 1:
@@ -129,7 +147,7 @@ def _scalar(w: Wave, step: Step) -> str:
             else:
                 set_bits(w, n, 0)
     if bits and step.scalar_writes >> EXEC & 1:
-        complaint = f"exec from undefined bits; {w.suspect}"
+        complaint = f"exec from undefined bits; {_origin(w, VECTORS + EXEC)}"
         set_bits(w, EXEC, 0)
         set_bits(w, EXEC + 1, 0)
     return complaint
@@ -153,6 +171,10 @@ def _bitwise(w: Wave, step: Step) -> int:
     if len(found) == 1:
         return found[0][1]
     (a, a_bits), (b, b_bits) = found
+    if name.startswith("s_lsh"):
+        by = b & (63 if name.endswith("64") else 31)
+        whole = (1 << 64) - 1 if b_bits else 0
+        return whole | (a_bits << by if "lshl" in name else a_bits >> by)
     if name.startswith("s_cselect"):
         return a_bits if w.scc else b_bits
     if "n2_" in name:
@@ -182,4 +204,6 @@ def _one_lane(w: Wave, step: Step) -> None:
     mask = w.exec_mask
     first = (mask & -mask).bit_length() - 1 if mask else 0
     lane = first if len(texts) == 2 else _value(w, texts[2])[0] & 63
+    if source >> lane & 1:
+        _trace(w, step)
     set_bits(w, texts[0].first, WORD if source >> lane & 1 else 0)

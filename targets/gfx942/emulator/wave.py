@@ -65,7 +65,7 @@ class Wave:
         self.undefined: list[int] = [ALL] * VECTORS  # lanes never written, by register
         self.undefined_bits: list[int] = [0xFFFFFFFF] * (SCALARS + 1)  # the same of scalar registers, SCC last
         self.unknown = (1 << (VECTORS + SCALARS + 1)) - 1  # registers with anything undefined
-        self.suspect = ""  # where an undefined value was first read
+        self.origins: dict[int, str] = {}  # register -> where what is undefined in it comes from
         self.clock = 0  # wait states since the start
         self.hot = 0  # registers that a wait-state rule may concern
         self.hazards: list[Any] = []

@@ -160,6 +160,7 @@ def _swap(x: Instruction) -> Step:
 
     step = vector_step(x, run, a, [a, b])
     step.writes |= b.mask
+    step.parts = (a.first, b.mask), (b.first, a.mask)
     step.settle()
     return step
 
@@ -170,6 +171,21 @@ def _add64(x: Instruction) -> Step:
     dst, a, b, c = operands_of(x)
     step.parts = (dst.first, union(a.low, b, c.low)), (dst.first + 1, union(a, b, c))
     return step
+
+
+def _shift64(f: Any, kind: str) -> Builder:
+    """A shift to the left leaves the low half to the low half alone, one to the right the high half to the high one."""
+    left = kind == "left"
+    signed = kind == "signed"
+
+    def build(x: Instruction) -> Step:
+        step = lanewise(f, "uI" if signed else "uU", "I" if signed else "U")(x)
+        dst, by, a = operands_of(x)
+        whole, near = union(by, a), union(by, a.low if left else a.high)
+        step.parts = (dst.first, near if left else whole), (dst.first + 1, whole if left else near)
+        return step
+
+    return build
 
 
 def _packed16(f: Any, sources: int, *, sign: bool = False) -> Builder:
@@ -234,9 +250,9 @@ INTEGER: Family = {
     "v_lshlrev_b32": lanewise(lambda a, b: b << (a & 31), "uu", "u"),
     "v_lshrrev_b32": lanewise(lambda a, b: b >> (a & 31), "uu", "u"),
     "v_ashrrev_i32": lanewise(lambda a, b: b >> (a & 31), "ii", "i"),
-    "v_lshlrev_b64": lanewise(lambda a, b: b << _wide(a & 63), "uU", "U"),
-    "v_lshrrev_b64": lanewise(lambda a, b: b >> _wide(a & 63), "uU", "U"),
-    "v_ashrrev_i64": lanewise(lambda a, b: b >> (a & 63).astype(I64), "uI", "I"),
+    "v_lshlrev_b64": _shift64(lambda a, b: b << _wide(a & 63), "left"),
+    "v_lshrrev_b64": _shift64(lambda a, b: b >> _wide(a & 63), "right"),
+    "v_ashrrev_i64": _shift64(lambda a, b: b >> (a & 63).astype(I64), "signed"),
     "v_min_u32": lanewise(np.minimum, "uu", "u"),
     "v_max_u32": lanewise(np.maximum, "uu", "u"),
     "v_min_i32": lanewise(np.minimum, "ii", "i"),

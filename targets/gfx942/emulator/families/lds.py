@@ -123,7 +123,7 @@ def _fetch(w: Wave, step: Step, place: Place, rows: range, part: str) -> None:
         mask = mask_of(unknown)
         for r in rows:
             set_lanes(w, r, w.undefined[r] | mask)
-        w.suspect = w.suspect or f"LDS never written, read at {step.source.address:#x}"
+            w.origins[r] = f"LDS never written, read at {step.source.address:#x}"
     for k, r in enumerate(rows):
         row, value = w.u[r], values[k]
         if size < 4:
