@@ -19,7 +19,7 @@ VALU_TO_MATRIX = 2
 VALU_TO_DPP = 2
 TRANS_TO_VALU = 1
 SCALAR_TO_MEMORY, SCALAR_TO_LANE, SCALAR_TO_VALU = 5, 4, 2
-LONGEST = 20
+LONGEST = 20  # any rule's, from an instruction's issue
 VCC_BITS = 3 << (VECTORS + VCC)
 VECTOR_ALL = (1 << VECTORS) - 1
 
@@ -30,6 +30,7 @@ class Recent:
 
     step: Step
     clock: int
+    until: int  # the last clock at which a rule may want more wait states
     watched: int  # registers that the rule concerns
     result: int
 
@@ -42,10 +43,12 @@ def note(w: Wave, step: Step) -> None:
     if step.unit == "valu" and not step.writes >> VECTORS:
         w.recent.append((w.clock, step))
         return
-    watched = step.writes
-    if step.unit == "mfma" and step.accumulator is not None:
-        watched |= step.accumulator.mask
-    w.hazards.append(Recent(step, w.clock, watched, step.writes))
+    watched, reach = step.writes, LONGEST
+    if step.unit == "mfma":
+        watched |= 0 if step.accumulator is None else step.accumulator.mask
+    else:
+        reach = SCALAR_TO_MEMORY if step.writes >> VECTORS else TRANS_TO_VALU
+    w.hazards.append(Recent(step, w.clock, w.clock + reach, watched, step.writes))
     w.hot |= watched
     if step.unit != "mfma":
         w.recent.append((w.clock, step))
@@ -53,12 +56,17 @@ def note(w: Wave, step: Step) -> None:
 
 def check(w: Wave, step: Step) -> str:
     """The rule that issuing this instruction now breaks, or nothing."""
-    w.hazards = [r for r in w.hazards if w.clock - r.clock <= LONGEST]
-    w.hot = 0
-    for r in w.hazards:
-        w.hot |= r.watched
-    for r in reversed(w.hazards):
-        between = w.clock - r.clock - 1
+    clock, hot, touch = w.clock, 0, step.touch
+    kept = [r for r in w.hazards if clock <= r.until]
+    for r in kept:
+        hot |= r.watched
+    w.hazards, w.hot = kept, hot
+    if not touch & hot:
+        return ""
+    for r in reversed(kept):
+        if not r.watched & touch:
+            continue
+        between = clock - r.clock - 1
         need, why = _needed(r, step)
         if between < need:
             return f"{need} wait states after {r.step.source.address:#x} `{r.step.source.text}` ({why}), not {between}"

@@ -46,6 +46,10 @@ def _extract_signed(a: Any, offset: Any, width: Any) -> Any:
 
 def _bytes(high: Any, low: Any, selector: Any) -> Any:
     """v_perm_b32: bytes 0 to 3 of the selector pick from low, 4 to 7 from high; 8 to 11 a sign, 12 zero, above ones."""
+    if np.ndim(selector) == 0 and max(picked := list(int(selector).to_bytes(4, "little"))) < 8:
+        pairs = np.empty((LANES, 2), U32)
+        pairs[:, 0], pairs[:, 1] = low, high
+        return pairs.view(np.uint8).take(picked, axis=1).view(U32)[:, 0]
     both = _wide(high) << U64(32) | _wide(low)
     out: Any = U32(0)
     for n in range(4):
