@@ -194,8 +194,8 @@ def _turned(at: str, found: Fragment, lie: Exchange, width: int) -> str:
     """A lane's part of an address for rows of instruction t at step s: units that keys do not exchange are added."""
     split_key(lie, found.n, found.n)
     turn = lie.rows * lie.unit
-    if width % turn:
-        raise ValueError(f"rows of {width} bytes are no whole turns of {lie.rows} units")
+    if width % turn or turn % (found.across * lie.unit):
+        raise ValueError(f"rows of {width} bytes are no whole turns of {lie.rows} units, {found.across} at once")
     above = found.n // lie.step // lie.rows
     if any(lie.key(found.n * t) != above * t % lie.fold for t in range(16)):
         raise ValueError(f"rows {found.n} apart are not exchanged alike")

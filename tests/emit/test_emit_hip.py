@@ -181,6 +181,12 @@ def test_a_line_that_cannot_be_honoured_is_refused(lines, code, note):
     assert note is None or any(note in (f.note or "") for f in found)
 
 
+def test_units_that_are_not_read_in_whole_turns_have_no_code():
+    text = show_program(lowered(SHAPES["64, causal"][0]))
+    with pytest.raises(ValueError, match="no whole turns of 1 units, 2 at once"):
+        emit(parse_program(text.replace("unit = 16, rows = 8", "unit = 16, rows = 1")))
+
+
 REFUSED = {
     "f32": spec(dtype="f32"),
     "e4m3": spec(dtype="e4m3", out="bf16"),

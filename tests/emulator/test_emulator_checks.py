@@ -146,6 +146,12 @@ def dma(lines):
     return {k for k, _ in found(log)}
 
 
+def test_dma_reads_m0_a_wait_state_after_it_was_written():
+    assert dma(drop(DMA, "s_nop 0", "s_mov_b32 s10, 0")) == set(), "any instruction will do"
+    lines = [x.strip() for x in DMA.strip().splitlines()]
+    assert dma([x for x in lines if x != "s_nop 0"]) == {"hazard"}
+
+
 def test_dma_needs_its_own_waves_wait_and_then_a_barrier():
     assert dma(DMA) == set()
     assert dma(drop(DMA, "s_waitcnt vmcnt(0)")) == {"race"}

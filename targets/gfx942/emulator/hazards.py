@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilec.targets.gfx942.emulator.operands import VCC, VECTORS, operand
-from tilec.targets.gfx942.emulator.step import Step
+from tilec.targets.gfx942.emulator.step import M0_BIT, Step
 from tilec.targets.gfx942.emulator.wave import Wave
 
 EXACT_C = {2: 2}  # passes of the writer: wait states before its D is read as the same C
@@ -19,6 +19,7 @@ VALU_TO_MATRIX = 2
 VALU_TO_DPP = 2
 TRANS_TO_VALU = 1
 SCALAR_TO_MEMORY, SCALAR_TO_LANE, SCALAR_TO_VALU = 5, 4, 2
+M0_TO_LDS_DMA = 1
 LONGEST = 20  # any rule's, from an instruction's issue
 VCC_BITS = 3 << (VECTORS + VCC)
 VECTOR_ALL = (1 << VECTORS) - 1
@@ -36,7 +37,7 @@ class Recent:
 
 
 def note(w: Wave, step: Step) -> None:
-    """Remembers an instruction of the vector unit that was just issued."""
+    """Remembers an instruction of the vector unit, or a write of M0, that was just issued."""
     if step.writes & w.hot:
         for r in w.hazards:
             r.result &= ~step.writes
@@ -44,13 +45,15 @@ def note(w: Wave, step: Step) -> None:
         w.recent.append((w.clock, step))
         return
     watched, reach = step.writes, LONGEST
-    if step.unit == "mfma":
+    if step.unit == "salu":
+        watched, reach = M0_BIT, M0_TO_LDS_DMA
+    elif step.unit == "mfma":
         watched |= 0 if step.accumulator is None else step.accumulator.mask
     else:
         reach = SCALAR_TO_MEMORY if step.writes >> VECTORS else TRANS_TO_VALU
     w.hazards.append(Recent(step, w.clock, w.clock + reach, watched, step.writes))
     w.hot |= watched
-    if step.unit != "mfma":
+    if step.unit in ("valu", "trans"):
         w.recent.append((w.clock, step))
 
 
@@ -89,6 +92,9 @@ def _needed(recent: Recent, now: Step) -> tuple[int, str]:
         return _after_matrix(before, recent.result, now)
     if before.unit == "trans" and now.unit in ("valu", "mfma") and recent.result & now.reads:
         return TRANS_TO_VALU, "a transcendental's result"
+    if before.unit == "salu":
+        dma = now.unit == "vmem" and recent.result & now.reads & M0_BIT
+        return (M0_TO_LDS_DMA, "M0, read by a load into LDS") if dma else (0, "")
     scalars = recent.result >> VECTORS << VECTORS
     if scalars & now.reads:
         if now.unit == "vmem":

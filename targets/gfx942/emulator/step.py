@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tilec.targets.gfx942.emulator.operands import SCALARS, VECTORS, Operand, operand
+from tilec.targets.gfx942.emulator.operands import M0, SCALARS, VECTORS, Operand, operand
 from tilec.targets.gfx942.emulator.wave import Array, Wave
 from tilec.targets.gfx942.listing import Instruction
 
@@ -15,6 +15,7 @@ Flow = Literal["vector", "scalar", "lanes", "select", "matrix", "first", "load",
 Run = Callable[[Wave], None]
 
 VECTOR_BITS = (1 << VECTORS) - 1
+M0_BIT = 1 << (VECTORS + M0)
 SCC_BIT = 1 << (VECTORS + SCALARS)
 
 
@@ -54,13 +55,13 @@ class Step:
     scalar_sinks: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.noted = self.unit in ("valu", "trans", "mfma")
         self.guarded = self.unit == "mfma" or self.source.form == "dpp"
         self.stops = self.unit in ("barrier", "end")
         self.settle()
 
     def settle(self) -> None:
         """Derives what the loop reads; to be called again after a change of `reads`, `writes` or `sinks`."""
+        self.noted = self.unit in ("valu", "trans", "mfma") or (self.unit == "salu" and self.writes & M0_BIT != 0)
         self.touch = self.reads | self.writes
         self.vector_reads, self.vector_writes = vectors(self.reads & ~self.sinks), vectors(self.writes)
         self.vector_sinks = vectors(self.sinks)

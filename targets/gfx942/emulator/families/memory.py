@@ -15,13 +15,12 @@ import numpy as np
 
 from tilec.targets.gfx942.emulator.families import Builder, Family
 from tilec.targets.gfx942.emulator.lds import Access
-from tilec.targets.gfx942.emulator.operands import M0, VECTORS, Operand, Unsupported
+from tilec.targets.gfx942.emulator.operands import M0, Operand, Unsupported
 from tilec.targets.gfx942.emulator.scoreboard import Outstanding, issue_vm
-from tilec.targets.gfx942.emulator.step import Flow, Step, operands_of, union
+from tilec.targets.gfx942.emulator.step import M0_BIT, Flow, Step, operands_of, union
 from tilec.targets.gfx942.emulator.wave import LANES, Array, Wave
 from tilec.targets.gfx942.listing import Instruction
 
-M0_BIT = 1 << (VECTORS + M0)
 RAW_STRIDE = 0x3FFF << 16  # stride field of a resource's second dword
 
 
