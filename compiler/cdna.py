@@ -29,6 +29,7 @@ from tilec.passes.rescale_seldom import rescale_seldom
 from tilec.passes.row_values import row_values
 from tilec.passes.split_rows import split_rows
 from tilec.passes.tidy import tidy
+from tilec.passes.wave_operands import FEATURES
 from tilec.passes.write_positions import write_positions
 from tilec.pipeline import Case, Pass, block_map
 from tilec.tune.cdna import Point
@@ -65,7 +66,7 @@ def shaped(program: Program, case: Case, point: Point) -> Iterator[tuple[str, Pr
     attn, order = distinct_indices(case.attn), block_map(case)
     choice = Choice(point.rows, point.keys, point.waves, None, point.by)
     rest: tuple[Pass, ...] = (
-        ("choose_tiles", lambda p: choose_tiles(p, attn, choice, pad="exact")),
+        ("choose_tiles", lambda p: choose_tiles(p, attn, choice, pad=FEATURES)),
         ("map_blocks", lambda p: tidy(map_blocks(p, order))),
         *wave_passes(options_of(point, attn)),
     )
@@ -116,5 +117,6 @@ def mixed(matrices: int) -> tuple[Interleave, ...]:
 
 
 def _extent(attn: Attention, name: str) -> int:
+    """Of a feature index, as its tile is padded."""
     extent = attn.index(name).extent
-    return extent.value if isinstance(extent, Int) else 1
+    return -(-extent.value // FEATURES) * FEATURES if isinstance(extent, Int) else 1

@@ -25,6 +25,7 @@ from tilec.passes.names import distinct_indices
 from tilec.passes.online_softmax import online_softmax
 from tilec.passes.pair_heads import pair_heads, pairable
 from tilec.passes.prove_mask import prove_mask
+from tilec.passes.wave_operands import FEATURES
 
 CAUSAL = "mask k <= q + N - M"
 WINDOW = "mask k <= q + N - M and k > q + N - M - 150"
@@ -100,7 +101,8 @@ def sequential(text, q=128, k=64, pair=False, target="sm90", units=None):
     """The program after map_blocks; `pair`: of heads that share keys."""
     attn = attention(text)
     p = online_softmax(prove_mask(lower_attention(attn, target), attn), attn.q, attn.k)
-    p = choose_tiles(p, attn, Choice(q, k, None, None, "test"), pad="steps" if target == "sm90" else "all")
+    pad = {"sm90": "steps", "gfx942": FEATURES}.get(target, "all")
+    p = choose_tiles(p, attn, Choice(q, k, None, None, "test"), pad=pad)
     p = pair_heads(p, pairable(attn)) if pair else p
     if any(i.storage.kind != "dense" for i in attn.indices):
         return map_blocks(p, BlockMap(units=units))

@@ -22,6 +22,7 @@ from tilec.oracle.inputs import make_inputs
 from tilec.oracle.numerics import verify as compare
 from tilec.targets.gfx942.codeobject import read
 from tilec.targets.gfx942.emulator import Emulator
+from tilec.targets.gfx942.emulator.emulator import Pointer
 
 DTYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32, "i32": np.int32, "i64": np.int64}
 ONE = {"h": "h : 1"}
@@ -68,10 +69,17 @@ def case(program, text, sizes, style="normal"):
     return inputs, arrays, env
 
 
+def among_nans(x, more=24):
+    """The same values, in rows that go on with NaN."""
+    whole = np.full((*x.shape[:-1], x.shape[-1] + more), np.nan, x.dtype)
+    whole[..., : x.shape[-1]] = x
+    return whole[..., : x.shape[-1]]
+
+
 def run(printed, emulator, program, arrays, env, **options):
     """The emulator's run of all blocks."""
     values = {
-        "pointer": lambda of, _: arrays[of],
+        "pointer": lambda of, _: arrays[of] if arrays[of].base is None else Pointer(arrays[of].base, 0, of),
         "stride": lambda of, n: arrays[of].strides[n] // arrays[of].itemsize,
         "extent": lambda of, _: env[of],
     }
@@ -80,10 +88,13 @@ def run(printed, emulator, program, arrays, env, **options):
     return emulator.launch(printed.function, (blocks, 1, 1), (printed.threads, 1, 1), args, **options)
 
 
-def launched(program, text, sizes, *, change=None, machine=lambda e: e, rounding="nearest", **options):
-    """(complaints of the oracle's rule, the emulator's run) on poisoned outputs; `machine`: of the emulator of the code."""
+def launched(program, text, sizes, *, change=None, machine=lambda e: e, rounding="nearest", nans=False, **options):
+    """(complaints of the oracle's rule, the emulator's run) on poisoned outputs; `machine`: of the emulator of the code; `nans`:
+    behind the features of each row."""
     printed, emulator = made(program, change, rounding)
     inputs, arrays, env = case(program, text, sizes)
+    if nans:
+        arrays |= {n: among_nans(arrays[n]) for n in ("Q", "K", "V", "O")}
     done = run(printed, machine(emulator), program, arrays, env, **options)
     outputs = {t.name: arrays[t.name] for t in program.tensors if t.mode == "out"}
     found = compare(kit.attention(text), inputs, outputs, sizes={"B": 1, **sizes})

@@ -41,14 +41,7 @@ def copy(w: Writer, s: Copy, depth: int) -> None:
     b, lie, width = w.exchanged(s.dst.buffer)
     start, count = w.window(s.dst, b, 0)
     row, column = (a.name for a in b.axes)
-    if (
-        s.queue is None
-        or lie.unit != 16
-        or lie.step != 1
-        or lie.fold != 1
-        or count * width % LINE
-        or width % (16 * lie.rows)
-    ):
+    if s.queue is None or lie.unit != 16 or lie.fold != 1 or count * width % LINE or width % (16 * lie.rows):
         raise ValueError(f"{b.name} is not filled by lines of {LINE} bytes")
     source = rows(w, s.tensor, s.index, s.where, (row, column), count)
     base = w.x.names.lane(f"{b.name}_copy")
@@ -56,29 +49,33 @@ def copy(w: Writer, s: Copy, depth: int) -> None:
     w.line(depth, "{")
     w.line(depth + 1, f"const i32x4 from = {source.resource};")
     w.line(depth + 1, f"const unsigned step = {source.step}, to = {w.base(s.dst)} + {first} * {width};")
+    period = lie.rows * lie.step
     if LINE % width == 0:
         each = LINE // width  # rows of a line
         lanes = WAVE // each
         split_key(lie, each, each)
         unit = f"lane % {lanes} / 4" if each > 1 else "lane / 4"
-        turned = f" ^ lane / {lanes}" if each > 1 else ""
-        at = f"({base} ^ i * {each} % {lie.rows} * 16) + {f'(i * {each} + lane / {lanes})' if each > 1 else 'i'} * step"
+        turned = f" ^ {key(f'lane / {lanes}', lie)}" if each > 1 else ""
+        column = f"{base} ^ {key(f'i * {each}', lie)} * 16"
+        down = f"{f'(i * {each} + lane / {lanes})' if each > 1 else 'i'} * step"
     elif width % LINE == 0:
         parts = width // LINE  # lines of a row
         unit, turned = "lane / 4", ""
-        at = f"({base} ^ i / {parts} % {lie.rows} * 16) + i % {parts} * {LINE} + i / {parts} * step"
+        column = f"({base} ^ {key(f'i / {parts}', lie)} * 16) + i % {parts} * {LINE}"
+        down = f"i / {parts} * step"
     else:
         place = f"({LINE} * i + 4 * lane)"
-        row = f"{place} / {width}" if start is Int(0) or not count % lie.rows else f"({first} + {place} / {width})"
-        exchanged = f"({place} % {width} / 16 ^ {row} % {lie.rows}) * 16"
-        at, unit, turned, base = f"{exchanged} + lane % 4 * 4 + {place} / {width} * step", "", "", ""
-    if base and count % lie.rows and start is not Int(0):
-        turned += f" ^ {first} % {lie.rows}"
+        row = f"{place} / {width}" if start is Int(0) or not count % period else f"({first} + {place} / {width})"
+        column = f"({place} % {width} / 16 ^ {key(row, lie)}) * 16 + lane % 4 * 4"
+        down, unit, turned, base = f"{place} / {width} * step", "", "", ""
+    if base and count % period and start is not Int(0):
+        split_key(lie, count, count)
+        turned += f" ^ {key(f'({first})', lie)}"
     if base:
         w.bases[base] = f"({unit}{turned}) * 16 + lane % 4 * 4"
         w.recompute(depth + 1, base)
     w.loop(depth + 1, "i", 0, count * width // LINE)
-    w.line(depth + 2, f"copy_lines(to + {LINE} * i, from, {at});")
+    w.line(depth + 2, f"copy_lines(to + {LINE} * i, from, {source.inside(f'({column})')} + {down});")
     w.line(depth + 1, "}")
     w.line(depth, "}")
 
@@ -95,7 +92,7 @@ def stage(w: Writer, s: Load, depth: int) -> None:
         raise ValueError(f"{b.name} is no tile of blocks of {BLOCK} x {BLOCK} values of 16 bits")
     source = rows(w, s.tensor, s.index, s.where, (row, column), count)
     base, wide = w.x.names.lane(f"{s.tensor}_load"), features // BLOCK
-    w.bases[base] = f"lane / {wide} * {BLOCK} * {source.step} + lane % {wide} * {2 * BLOCK}"
+    w.bases[base] = f"lane / {wide} * {BLOCK} * {source.step} + {source.inside(f'lane % {wide} * {2 * BLOCK}')}"
     w.line(depth, "{")
     w.line(depth + 1, f"const i32x4 from = {source.resource};")
     w.line(depth + 1, f"const unsigned step = {source.step};")
@@ -106,7 +103,7 @@ def stage(w: Writer, s: Load, depth: int) -> None:
         at += more
     else:
         block = f"(lane + {WAVE} * t)"
-        at = f"({block} / {wide} * {BLOCK} + i) * step + {block} % {wide} * {2 * BLOCK}"
+        at = f"({block} / {wide} * {BLOCK} + i) * step + {source.inside(f'{block} % {wide} * {2 * BLOCK}')}"
         del w.bases[base]
     w.loop(depth + 1, "t", 0, w.blocks(b))
     w.loop(depth + 2, "i", 0, BLOCK)
@@ -217,9 +214,10 @@ def load_rows(w: Writer, s: Load, depth: int) -> None:
     source = rows(w, s.tensor, s.index, s.where, (row, column), found.n)
     w.line(depth, "{")
     w.line(depth + 1, f"const i32x4 from = {source.resource};")
-    w.line(depth + 1, f"const unsigned at = own * {source.step} + lane / {found.n} * 16;")
+    w.line(depth + 1, f"const unsigned row = own * {source.step}, at = lane / {found.n} * 16;")
     w.loop(depth + 1, "s", 0, steps)
-    w.line(depth + 2, f"{w.x.names.buffer(b.name)}[s] = load_16(from, at + {16 * found.across} * s);")
+    column = source.inside(f"at + {16 * found.across} * s")
+    w.line(depth + 2, f"{w.x.names.buffer(b.name)}[s] = load_16(from, row + {column});")
     w.line(depth + 1, "}")
     w.line(depth, "}")
 

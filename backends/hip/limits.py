@@ -10,9 +10,8 @@ from tilec.ir.attention import Attention
 from tilec.ir.expr import Int, Var
 
 FLOATS = ("bf16", "f16")  # operands of MFMA that are taken as they lie in memory
-CONTRACTED = 64  # features of 128 bytes: units of a row are exchanged in eights
-OUTPUT = 32  # features of one matrix instruction
-WIDEST = 256
+FEATURES = 8  # of 16 bytes, which rows are copied by
+NARROWEST, WIDEST = 32, 256
 HINT = "the portable backend takes it"
 
 
@@ -45,8 +44,7 @@ def _reasons(attn: Attention) -> Iterator[tuple[str, str, Span | None] | tuple[s
     for t in attn.tensors:
         if t.slot == "output" and t.dtype not in (*FLOATS, "f32"):
             yield f"an output of {t.dtype}", f"rows are stored as {', '.join(FLOATS)} or f32", t.span
-    units = dict.fromkeys(attn.contracted, CONTRACTED)
-    for name, unit in {attn.feature: OUTPUT, **units}.items():
+    for name in dict.fromkeys((attn.feature, *attn.contracted)):
         extent = attn.index(name).extent
-        if not isinstance(extent, Int) or extent.value % unit or extent.value > WIDEST:
-            yield f"{name} = {extent}", f"it takes multiples of {unit} features up to {WIDEST}"
+        if not isinstance(extent, Int) or extent.value % FEATURES or not NARROWEST <= extent.value <= WIDEST:
+            yield f"{name} = {extent}", f"it takes multiples of {FEATURES} features from {NARROWEST} to {WIDEST}"

@@ -7,7 +7,8 @@ from tilec.ir.nodes import Mma
 
 
 def mma(w: Writer, s: Mma, depth: int) -> None:
-    """Prints a Mma.  Raises ValueError for operands that are no fragments of one instruction."""
+    """Prints a Mma.  Of an output whose last rows are padding the compiler leaves out those instructions that nothing but padding
+    comes of, and they do not count.  Raises ValueError for operands that are no fragments of one instruction."""
     dst, a, b = (w.x.registers.get(x.buffer) for x in (s.dst, s.a, s.b))
     if (
         dst is None
@@ -41,7 +42,7 @@ def mma(w: Writer, s: Mma, depth: int) -> None:
         w.line(depth + 2, f"{to}[t] = mma_{a.dtype}_{left.n}({name}{first}{half}, {from_}[s]{half}, {to}[t]);")
     w.line(depth + 1, "}")
     w.line(depth, "}")
-    w.matrices += tiles * steps * left.run // 4
+    w.matrices += min(tiles, -(-w.stored.get(dst.axes[0].name, count) // left.n)) * steps * left.run // 4
 
 
 def _staged(w: Writer, name: str, stage: object, stages: int) -> str:

@@ -192,6 +192,10 @@ DEVICE i32x4 resource(const void* from, int rows, unsigned step, unsigned width)
   return i32x4{uniform((int)base), uniform((int)(base >> 32) & 0xffff), uniform((int)bytes), 0x00020000};
 }
 """,
+    "inside": """
+// A place in a row of `width` bytes; what is beyond them is beyond any buffer, and read as 0.
+DEVICE unsigned inside(unsigned at, unsigned width) { return at < width ? at : 0x80000000; }
+""",
     "buffer": """
 DEVICE __amdgpu_buffer_rsrc_t buffer(i32x4 of) {
   const unsigned long long base = (unsigned long long)(unsigned)of.y << 32 | (unsigned)of.x;

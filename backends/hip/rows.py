@@ -13,17 +13,22 @@ from tilec.ir.expr import Expr, Fetch, Int, Iota, Op, walk
 
 @dataclass(frozen=True)
 class Rows:
-    """C++ text of the buffer, and of bytes between rows."""
+    """C++ text of the buffer, and of bytes between rows; `width`: bytes of a row, if the tile's rows are wider."""
 
     resource: str
     step: str
+    width: int | None = None
+
+    def inside(self, column: str) -> str:
+        """Text of a place in a row, beyond the buffer's end if it is beyond the row's."""
+        return column if self.width is None else f"inside({column}, {self.width})"
 
 
 def rows(
     w: Writer, tensor: str, index: tuple[Expr, ...], guard: Expr | None, axes: tuple[str, str], count: int
 ) -> Rows:
     """`count` rows along the first of `axes`, whole along the second, from the first lane's on; those that the guard excludes are
-    beyond the buffer's end.  Raises ValueError for what is no such box."""
+    beyond the buffer's end, and so is what `Rows.inside` says of columns.  Raises ValueError for what is no such box."""
     row, column = axes
     t = w.program.tensor(tensor)
     along = [n for n, i in enumerate(index) if Iota(row) in walk(i)]
@@ -36,16 +41,18 @@ def rows(
         raise ValueError(f"rows of {tensor} do not follow each other")
     start, apart = line
     live: Expr = Int(count)
-    width = w.constant(t.dims[-1])
-    for e in conjuncts(guard):
-        live = _limited(live, e, row, column, width, tensor)
+    width, ends = w.constant(t.dims[-1]), Op("<", (Iota(column), t.dims[-1]))
+    guards = conjuncts(guard)
+    for e in guards:
+        if e is not ends:
+            live = _limited(live, e, row, column, tensor)
     corner = (*index[:dimension], start, *index[dimension + 1 : -1])
     size = BYTES[t.dtype]
     w.strided.add((tensor, dimension, w.constant(apart)))
     step = f"(unsigned){w.x.names.stride(tensor, dimension)} * {w.constant(apart) * size}"
     offset = w.x.offset(tensor, corner, SCALAR)
     text = f"resource({w.x.names.pointer(tensor)} + {offset}, {w.x.show(live)}, {step}, {width * size})"
-    return Rows(text, step)
+    return Rows(text, step, width * size if ends in guards else None)
 
 
 def linear(e: Expr, axis: str) -> tuple[Expr, Expr] | None:
@@ -67,11 +74,9 @@ def linear(e: Expr, axis: str) -> tuple[Expr, Expr] | None:
     return None
 
 
-def _limited(live: Expr, e: Expr, row: str, column: str, width: int, tensor: str) -> Expr:
+def _limited(live: Expr, e: Expr, row: str, column: str, tensor: str) -> Expr:
     """Rows that are live under one more condition."""
     match e:
-        case Op("<", (Iota(axis), Int(n))) if axis == column and n >= width:
-            return live
         case Op("<" | "<=" as symbol, (a, b)) if Iota(row) in walk(a) and Iota(row) not in walk(b):
             line = linear(a, row)
             if line is not None and isinstance(line[1], Int) and not _reads_lanes(line[0], row, column):

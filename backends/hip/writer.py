@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from tilec.backends.cpp.lines import STEP, broken, filled_comment
 from tilec.backends.hip.expressions import SCALAR, Expressions
@@ -10,7 +11,8 @@ from tilec.ir.attention import BYTES
 from tilec.ir.axes import constant, stage_bytes
 from tilec.ir.expr import Expr, Int
 from tilec.ir.fragments import WAVE, Exchange, Fragment, exchange, fragment
-from tilec.ir.nodes import Buffer, Program, Role, Slot
+from tilec.ir.nodes import Buffer, Program, Role, Slot, Store
+from tilec.ir.nodes import walk as statements
 
 WIDEST = 65_536  # bytes of shared memory: AMD CDNA 3 white paper
 
@@ -68,6 +70,12 @@ class Writer:
         """Opens a loop over registers."""
         self.line(depth, "#pragma unroll")
         self.line(depth, f"for (int {var} = {lo}; {var} < {hi}; ++{var}) {{")
+
+    @cached_property
+    def stored(self) -> dict[str, int]:
+        """How much of an axis of features is stored."""
+        found = (s for s in statements(self.role.body) if isinstance(s, Store) and len(s.axes) == 2)
+        return {s.axes[1]: self.constant(self.program.tensor(s.tensor).dims[-1]) for s in found}
 
     def size(self, b: Buffer, axis: int) -> int:
         """Lanes of a buffer along its axis of that number."""

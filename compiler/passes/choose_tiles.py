@@ -5,8 +5,8 @@ of its key loops set; feature guards (`iota(d) < 128`) stay only where the tile 
 the order of accumulation alone.
 
     PAD       `exact`: a feature tile has its extent.  `steps`: one that a product contracts is padded to whole steps of a matrix
-              instruction, with zeros; `all`: so are the others.  `power`: each is padded to a power of two of at least 16, as
-              Triton needs
+              instruction, with zeros; `all`: so are the others; a number: to multiples of it, as instructions of that many rows
+              need.  `power`: each is padded to a power of two of at least 16, as Triton needs
 
 Who decides, first match wins: a `tile`, `stages` or `warps` line; the tuning record (`tune.record`) among what `tune` lines
 allow; the target's cost model (`tune.model`).  What was chosen and by whom is a note in the program.
@@ -22,7 +22,7 @@ from tilec.ir.build import all_of
 from tilec.ir.expr import TRUE, Expr, Int, Iota, Op, Var, transform
 from tilec.ir.nodes import For, Program, Stmt, map_exprs, rewrite
 
-Padding = Literal["exact", "steps", "all", "power"]
+Padding = Literal["exact", "steps", "all", "power"] | int
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,8 @@ def choose_tiles(program: Program, attn: Attention, choice: Choice, *, pad: Padd
 def _feature_tile(attn: Attention, name: str, extent: int, pad: Padding) -> int:
     """Rule PAD."""
     match pad:
+        case int():
+            return -(-extent // pad) * pad
         case "power":
             return padded(extent, depth(attn, name))
         case "steps" | "all" if pad == "all" or name in attn.contracted:

@@ -85,12 +85,14 @@ def _staged(role: Role, shared: set[str]) -> dict[str, Layout]:
 
 
 def _xor(b: Buffer, lanes: Lanes, fragment: Layout | None) -> Layout:
-    """Rule XOR.  Rows of keys are read 16 bytes at once, by lanes of 8 rows together.  Of values, 16 neighbouring rows are read
-    together, 8 bytes of each, and written together every fourth of 64: `step` rows lie in one line of all banks."""
+    """Rule XOR.  Rows of keys are read 16 bytes at once, by lanes of 8 rows together, two runs of 4 rows: of these 1 or 2, by
+    the width, begin at different banks.  Of values, 16 neighbouring rows are read together, 8 bytes of each, and written
+    together every fourth of 64: `step` rows lie in one line of all banks."""
     assert fragment is not None
     width = lanes[-1][1] * BYTES[b.dtype]
     if dict(fragment.params)["run"] == 8:
-        return Layout("xor", (("unit", KEYS), ("rows", min(8, width // KEYS)), ("step", 1), ("fold", 1)))
+        step = 1 if width % BANKS == 0 else 2
+        return Layout("xor", (("unit", KEYS), ("rows", 8 // step), ("step", step), ("fold", 1)))
     units, step = width // VALUES, max(1, BANKS // width)
     rows = min(16, units)
     return Layout("xor", (("unit", VALUES), ("rows", rows), ("step", step), ("fold", min(4, max(2, 4 // step)))))

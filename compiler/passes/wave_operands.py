@@ -22,6 +22,7 @@ SLOTS = 2
 FLOATS = ("bf16", "f16")
 PORTABLE = "the portable backend takes it"
 BLOCK = 4  # rows and features that a lane transposes at once
+FEATURES = 32  # that tiles are multiples of: rows of one matrix instruction, or two to four steps of what it contracts
 
 
 @dataclass
@@ -148,8 +149,9 @@ class Operands:
     @property
     def ahead(self) -> int:
         """Features of the first part of keys that are read ahead, while half of the waves may still await theirs: it is the other
-        half that brings the first of two parts.  None of an only part."""
-        return min(self.keys_ahead, self._features(self.keys[0])) if self.parts.count > 1 else 0
+        half that brings the first of two parts.  Whole steps; none of an only part."""
+        most = min(self.keys_ahead, self._features(self.keys[0]))
+        return most // FEATURES * FEATURES if self.parts.count > 1 else 0
 
     def first_keys(self, slot: Expr) -> tuple[Stmt, ...]:
         """Of the first operand's first part, the first features."""

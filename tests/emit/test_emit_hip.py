@@ -51,7 +51,9 @@ SHAPES = {
     "64, causal": (spec(CAUSAL, d=64), (256, 128, 512)),
     "128, whole": (spec(), (256, 64, 512)),
     "128, causal, groups of 4": (spec(CAUSAL, h="h : 8", head="h // 4"), (256, 64, 512)),
+    "80, in tiles of 96": (spec(CAUSAL, d=80), (256, 64, 512)),
     "192 and 128": (spec(CAUSAL, d=192, **NARROW), (128, 32, 512)),
+    "200, whose last 16 rows of outputs are padding": (spec(d=200), (128, 32, 512)),
     "256, f16": (spec(d=256, dtype="f16"), (128, 32, 512)),
     "128, a wave to a SIMD": (spec(CAUSAL, schedule="schedule f on gfx942 { warps split_q(4) }"), (128, 64, 256)),
 }
@@ -191,7 +193,8 @@ REFUSED = {
     "f32": spec(dtype="f32"),
     "e4m3": spec(dtype="e4m3", out="bf16"),
     "320 features": spec(d=320),
-    "40 features": spec(d=40),
+    "36 features": spec(d=36),
+    "24 features": spec(d=24),
     "features first": spec(key="K[b, h, d, k]"),
     "pages": kit.STORED["pages"].replace("d : 32", "d : 64"),
     "a value that is a key": spec(value="K").replace("value  K : bf16", "value K"),
@@ -220,6 +223,9 @@ RUN = {
     ),
     "16 rows to a wave, 192 and 64 features": (
         spec(CAUSAL, d=192, more="e : 64", value="V[b, k, h, e] : bf16", output="O[b, q, h, e]"), {"M": 40, "N": 70}
+    ),
+    "40 and 72 features": (
+        spec(CAUSAL, d=40, more="e : 72", value="V[b, k, h, e] : bf16", output="O[b, q, h, e]"), {"M": 40, "N": 130}
     ),
     "256, rows without keys": (spec(CAUSAL, d=256), {"M": 60, "N": 40}),
     "packed": (spec(CAUSAL, d=64, **kit.PACKED), {"B": 2, "M": 70, "N": 70}),

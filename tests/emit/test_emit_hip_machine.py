@@ -42,6 +42,31 @@ def test_a_kernel_is_right_and_silent(name):
         assert [(b.instruction, b.cycles) for b in run.bank_cycles if b.cycles != b.ideal] == []
 
 
+NARROW = {
+    "32": {"d": 32},
+    "80, f16": {"d": 80, "dtype": "f16"},
+    "40 and 72, 16 rows to a wave": {
+        "d": 40, "more": "e : 72", "value": "V[b, k, h, e] : bf16", "output": "O[b, q, h, e]",
+        "schedule": "schedule f on gfx942 { tile q = 128, k = 32 }",
+    },
+    "200": {"d": 200},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_what_lies_behind_the_features_of_a_row_reaches_nothing(name):
+    text = spec(CAUSAL, **ONE, **NARROW[name])
+    complaints, run = launched(lowered(text), text, {"M": 40, "N": 150}, nans=True)
+    assert (complaints, run.findings) == ([], ())
+
+
+def test_without_its_guard_it_reaches_the_scores():
+    text = spec(CAUSAL, d=80, **ONE)
+    unguarded = lambda source: source.replace("at < width ? at : 0x80000000", "at")  # noqa: E731
+    complaints, _ = launched(lowered(text), text, {"M": 40, "N": 150}, nans=True, change=unguarded)
+    assert complaints
+
+
 def test_exponentials_beside_products():
     """The other place for them, with what is left over for the next step."""
     text, sizes = RUN["128, causal, rows and keys that end early"]
