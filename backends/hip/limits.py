@@ -12,6 +12,7 @@ from tilec.ir.expr import Int, Var
 FLOATS = ("bf16", "f16")  # operands of MFMA that are taken as they lie in memory
 FEATURES = 8  # of 16 bytes, which rows are copied by
 NARROWEST, WIDEST = 32, 256
+PAGE = 16  # rows of a tile that a wave brings at most
 HINT = "the portable backend takes it"
 
 
@@ -37,8 +38,12 @@ def _reasons(attn: Attention) -> Iterator[tuple[str, str, Span | None] | tuple[s
         t = attn.tensor(name)
         if t.dtype not in FLOATS:
             yield f"`{t.name}` of {t.dtype}", f"matrix instructions take {' and '.join(FLOATS)} as they lie", t.span
-        if t.paged is not None:
-            yield f"`{t.name}` in pages", "rows of a tile follow each other in one buffer", t.span
+        if t.paged is not None and (t.page or 0) % PAGE:
+            yield (
+                f"`{t.name}` in pages of {t.page}",
+                f"rows that a wave brings lie in one page: multiples of {PAGE}",
+                t.span,
+            )
         if t.index[-1] is not Var(feature):
             yield f"`{t.name}` with `{feature}` not last", "rows are copied in units of contiguous features", t.span
     for t in attn.tensors:

@@ -192,6 +192,12 @@ DEVICE i32x4 resource(const void* from, int rows, unsigned step, unsigned width)
   return i32x4{uniform((int)base), uniform((int)(base >> 32) & 0xffff), uniform((int)bytes), 0x00020000};
 }
 """,
+    "looked_up": """
+// Of a table that no kernel writes, at an address that is the whole wave's: a scalar load, which no other load waits for.
+DEVICE int looked_up(const int* from) {
+  return *(const __attribute__((address_space(4))) int*)(unsigned long long)from;
+}
+""",
     "inside": """
 // A place in a row of `width` bytes; what is beyond them is beyond any buffer, and read as 0.
 DEVICE unsigned inside(unsigned at, unsigned width) { return at < width ? at : 0x80000000; }

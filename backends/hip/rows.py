@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from tilec.backends.hip.expressions import SCALAR
 from tilec.backends.hip.writer import Writer
 from tilec.ir.attention import BYTES
+from tilec.ir.axes import constant
 from tilec.ir.build import add, conjuncts, floordiv, minimum, mul, sub, where
-from tilec.ir.expr import Expr, Fetch, Int, Iota, Op, walk
+from tilec.ir.expr import Expr, Fetch, Int, Iota, Op, substitute, walk
+from tilec.ir.pages import Pages, pages_of
 
 
 @dataclass(frozen=True)
@@ -28,9 +30,16 @@ def rows(
     w: Writer, tensor: str, index: tuple[Expr, ...], guard: Expr | None, axes: tuple[str, str], count: int
 ) -> Rows:
     """`count` rows along the first of `axes`, whole along the second, from the first lane's on; those that the guard excludes are
-    beyond the buffer's end, and so is what `Rows.inside` says of columns.  Raises ValueError for what is no such box."""
+    beyond the buffer's end, and so is what `Rows.inside` says of columns.  Raises ValueError for what is no such box.
+
+    Rows in pages lie in one, whose number is looked up if any of them is live."""
     row, column = axes
-    t = w.program.tensor(tensor)
+    t, pages = w.program.tensor(tensor), pages_of(index)
+    found = index
+    if pages is not None:
+        first = _in_one_page(w, pages, row, count, tensor)
+        paged = {pages.page: Int(0), pages.row: add(Op("%", (first, Int(pages.size))), Iota(row))}
+        index = tuple(paged.get(n, i) for n, i in enumerate(index))
     along = [n for n, i in enumerate(index) if Iota(row) in walk(i)]
     if index[-1] is not Iota(column) or len(along) != 1 or along[0] == len(index) - 1:
         raise ValueError(f"the tile of {tensor} is not rows of it")
@@ -51,8 +60,39 @@ def rows(
     w.strided.add((tensor, dimension, w.constant(apart)))
     step = f"(unsigned){w.x.names.stride(tensor, dimension)} * {w.constant(apart) * size}"
     offset = w.x.offset(tensor, corner, SCALAR)
+    if pages is not None:
+        page = _page(w, substitute(found[pages.page], {pages.position: first}), live)
+        offset += f" + (long long){page} * {w.x.names.stride(tensor, pages.page)}"
     text = f"resource({w.x.names.pointer(tensor)} + {offset}, {w.x.show(live)}, {step}, {width * size})"
     return Rows(text, step, width * size if ends in guards else None)
+
+
+def _in_one_page(w: Writer, pages: Pages, row: str, count: int, tensor: str) -> Expr:
+    """Position of the first of `count` rows, which is a multiple of as many, and so is the size of a page.  ValueError if not."""
+    line = linear(pages.position, row)
+    if line is None or line[1] is not Int(1) or pages.size % count or not _multiple(w, line[0], count):
+        raise ValueError(f"{count} rows of {tensor} do not lie in one page of {pages.size}")
+    return line[0]
+
+
+def _multiple(w: Writer, e: Expr, n: int) -> bool:
+    value = constant(e, dict(w.program.tile))
+    match e:
+        case _ if value is not None:
+            return value % n == 0
+        case Op("+", (a, b)):
+            return _multiple(w, a, n) and _multiple(w, b, n)
+        case Op("*", (a, b)):
+            return _multiple(w, a, n) or _multiple(w, b, n)
+    return False
+
+
+def _page(w: Writer, page: Expr, live: Expr) -> str:
+    """Text of a page's number."""
+    if not isinstance(page, Fetch):
+        raise ValueError(f"{page} is no page")
+    text = f"looked_up({w.x.names.pointer(page.tensor)} + {w.x.offset(page.tensor, page.index, SCALAR)})"
+    return text if isinstance(live, Int) else f"({w.x.text(live, SCALAR).at(4)} > 0 ? {text} : 0)"
 
 
 def linear(e: Expr, axis: str) -> tuple[Expr, Expr] | None:

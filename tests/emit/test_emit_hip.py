@@ -196,7 +196,7 @@ REFUSED = {
     "36 features": spec(d=36),
     "24 features": spec(d=24),
     "features first": spec(key="K[b, h, d, k]"),
-    "pages": kit.STORED["pages"].replace("d : 32", "d : 64"),
+    "pages of 24": kit.STORED["pages of 24, window"].replace("d : 32", "d : 64"),
     "a value that is a key": spec(value="K").replace("value  K : bf16", "value K"),
 }
 
@@ -230,6 +230,9 @@ RUN = {
     "256, rows without keys": (spec(CAUSAL, d=256), {"M": 60, "N": 40}),
     "packed": (spec(CAUSAL, d=64, **kit.PACKED), {"B": 2, "M": 70, "N": 70}),
     "padded keys, a wave to a SIMD": (spec(d=64, k="k : N lengths nk", schedule=ALONE), {"B": 2, "M": 30, "N": 130}),
+    "pages, groups of 2": (
+        spec(CAUSAL, d=64, k="k : N lengths nk", tails=kit.PAGES, h="h : 2", head="h // 2"), {"B": 2, "M": 40, "N": 150}
+    ),
     "bias and tables": (
         spec("param doc[b, k] : i32", "bias Bt[h, k] : bf16", "score s = s + Bt[h, k]", "mask doc[b, q] == doc[b, k]", d=64),
         {"M": 70, "N": 70},

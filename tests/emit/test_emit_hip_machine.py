@@ -1,6 +1,8 @@
 """Machine code of gfx942's kernels, run instruction by instruction: right by the oracle's rule, without complaints, free of bank
 conflicts.  Mutants of it are in `emulator/test_emulator_mutants.py`."""
 
+import re
+
 import native_kit as kit
 import pytest
 from feature_specs import CAUSAL
@@ -28,6 +30,12 @@ RUN = {
     "packed, groups of 2": (spec(CAUSAL, d=64, h="h : 2", head="h // 2", **kit.PACKED), {"B": 2, "M": 40, "N": 70}),
     "padded keys": (spec(d=64, k="k : N lengths nk", **ONE), {"B": 2, "M": 30, "N": 130}),
     "a wave to a SIMD": (spec(CAUSAL, schedule="schedule f on gfx942 { warps split_q(4) }", **ONE), {"M": 70, "N": 150}),
+    "pages of 16, windows": (
+        spec(WINDOW, d=64, k="k : N lengths nk", tails=kit.PAGES, h="h : 2", head="h // 2"), {"B": 2, "M": 40, "N": 200}
+    ),
+    "80 features, packed rows, pages of 128": (
+        kit.STORED["packed rows, pages of 128"].replace("d : 32", "d : 80"), {"B": 3, "M": 30, "N": 300}
+    ),
     "one key": (spec(d=64, **ONE), {"M": 3, "N": 1}),
 }  # fmt: skip
 
@@ -40,6 +48,21 @@ def test_a_kernel_is_right_and_silent(name):
     assert run.findings == ()
     if "128, " in name:
         assert [(b.instruction, b.cycles) for b in run.bank_cycles if b.cycles != b.ideal] == []
+
+
+PAGES = spec(CAUSAL, k="k : N lengths nk", d=64, tails=kit.PAGES, **ONE)
+WRONG_PAGES = {  # (pattern, by): what is seen
+    "a page is looked up for no row": ((r" > 0 \?(\s+)looked_up", r" > -9999 ?\1looked_up"), "bounds"),
+    "every page is the first": ((r">> 4\)\s+\* bt_s1", ">> 4) * 0"), "wrong"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_PAGES)
+def test_pages_are_those_of_live_rows(name):
+    (pattern, by), what = WRONG_PAGES[name]
+    change = lambda source: re.sub(pattern, by, source)  # noqa: E731
+    complaints, run = launched(lowered(PAGES), PAGES, {"M": 20, "N": 200}, change=change)
+    assert what in {f.kind for f in run.findings} | ({"wrong"} if complaints else set())
 
 
 NARROW = {
