@@ -160,7 +160,9 @@ class Backend(Protocol):
         ...
 
     def toolchain(self, target: str) -> Mapping[str, str]:
-        """Names and versions of the tools that `compile` uses, for the cache key.  Raises TargetFault E09 when one is missing."""
+        """Names and versions of the tools that `compile` uses, and settings that change its code, for the cache key.
+
+        Raises TargetFault E09 when a tool is missing."""
         ...
 
     def compile(self, attn: Attention, target: str, schedule: Schedule, variant: Variant) -> Artifact:

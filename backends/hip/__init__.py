@@ -7,11 +7,11 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from tilec.backends.base import PROGRAM, Artifact, Feature, Variant
+from tilec.backends.runtime.settings import Rounding, settings
 from tilec.dsl.faults import TargetFault
 
 if TYPE_CHECKING:
     from tilec.backends.hip.emit import Printed
-    from tilec.backends.hip.prelude import Rounding
     from tilec.ir.attention import Attention
     from tilec.ir.nodes import Program
     from tilec.schedule import Schedule
@@ -46,13 +46,17 @@ class Hip:
         return features & self.features
 
     def toolchain(self, target: str) -> Mapping[str, str]:
-        """Version of clang.  Raises TargetFault E0911 without one that is recent enough."""
+        """Version of clang, and the rounding if it is not the contract's.
+
+        Raises TargetFault E0911 without a clang that is recent enough."""
         from tilec.backends.hip.build import compiler
 
-        return {"clang": compiler()[1]}
+        rounding = settings().rounding
+        return {"clang": compiler()[1], **({} if rounding == "nearest" else {"rounding": rounding})}
 
     def compile(self, attn: Attention, target: str, schedule: Schedule, variant: Variant) -> Artifact:
-        """Lowers, prints and compiles `attn`: the first shape whose registers the compiler keeps.
+        """Lowers, prints and compiles `attn`, rounding as TILEC_ROUNDING says: the first shape whose registers the compiler
+        keeps.
 
         Raises the faults of `native.programs`, TargetFault E0914 for a kernel or a variant without native code, and those of
         `compile_program` for the first shape if none is kept."""
@@ -62,14 +66,15 @@ class Hip:
 
         self.check(attn, target, variant.features)
         first: TargetFault | None = None
+        rounding = settings().rounding
         for program in islice(programs(attn, target, schedule), TRIES):
             try:
-                printed = emit(program)
+                printed = emit(program, rounding)
             except ValueError as lacking:
                 message = f"the hip backend has no code for `{attn.name}` on {target}"
                 raise TargetFault("E0914", message, note=str(lacking), hint=HINT) from lacking
             try:
-                return _artifact(program, printed, variant)
+                return _artifact(program, printed, variant, rounding)
             except TargetFault as spilled:
                 if spilled.code != "E0918":
                     raise
@@ -88,10 +93,10 @@ def compile_program(program: Program, variant: Variant | None = None, rounding: 
     E0918 for a kernel that spills, E0919 for machine code that is not the program's."""
     from tilec.backends.hip.emit import emit
 
-    return _artifact(program, emit(program, rounding), variant or Variant((), ALIGNED))
+    return _artifact(program, emit(program, rounding), variant or Variant((), ALIGNED), rounding)
 
 
-def _artifact(program: Program, printed: Printed, variant: Variant) -> Artifact:
+def _artifact(program: Program, printed: Printed, variant: Variant, rounding: Rounding) -> Artifact:
     from tilec.backends.hip.build import build
     from tilec.backends.hip.check import check, needs
     from tilec.ir.expr import show
@@ -112,6 +117,7 @@ def _artifact(program: Program, printed: Printed, variant: Variant) -> Artifact:
         "threads": printed.threads,
         "shared": printed.shared,
         "registers": found.registers,
+        "rounding": rounding,
         "matrices": sum(found.products.values()),
     }
     stem = f"{printed.function}_{program.target}"

@@ -15,9 +15,10 @@ from tilec.backends.cpp.lines import STEP, WIDTH, broken, filled_comment
 from tilec.backends.cpp.signs import signs
 from tilec.backends.hip.expressions import CPP, Expressions
 from tilec.backends.hip.names import Names
-from tilec.backends.hip.prelude import FUNCTIONS, Rounding, prelude
+from tilec.backends.hip.prelude import FUNCTIONS, prelude
 from tilec.backends.hip.roles import block
 from tilec.backends.hip.writer import WIDEST, Writer, place
+from tilec.backends.runtime.settings import Rounding
 from tilec.ir.fragments import WAVE, Fragment, fragment
 from tilec.ir.nodes import For, Mma, Program, Role, Sync
 from tilec.ir.nodes import walk as statements

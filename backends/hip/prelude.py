@@ -7,9 +7,8 @@ v_perm_b32, v_exp_f32); LLVM AMDGPU usage (builtins, amdgpu_flat_work_group_size
 from __future__ import annotations
 
 import re
-from typing import Literal
 
-Rounding = Literal["nearest", "away", "zero"]
+from tilec.backends.runtime.settings import Rounding
 
 TYPES = """typedef short s16x4 __attribute__((ext_vector_type(4)));
 typedef _Float16 f16x4 __attribute__((ext_vector_type(4)));

@@ -8,6 +8,8 @@
                      default 120.
     TILEC_RECORD     a file of tuned shapes, as `tilec tune --out` writes it; its rows come before those of this package.
     TILEC_COMMIT     what `tilec bench` writes as the compiler's commit, where it runs from a copy without a repository.
+    TILEC_ROUNDING   how kernels of the hip backend round to bf16: `nearest`, the default, with ties to even; `away`, with ties
+                     away from zero; `zero`, towards zero.
 
 They are read when a kernel is loaded or meets a new call shape, never in between.
 """
@@ -17,8 +19,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 from tilec.dsl.faults import CallFault
+
+Rounding = Literal["nearest", "away", "zero"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,7 @@ class Settings:
     lock_wait: float
     commit: str | None = None
     record: Path | None = None
+    rounding: Rounding = "nearest"
 
 
 def settings() -> Settings:
@@ -42,7 +48,16 @@ def settings() -> Settings:
         lock_wait=_seconds(os.environ.get("TILEC_LOCK_WAIT", "120")),
         commit=os.environ.get("TILEC_COMMIT") or None,
         record=Path(found).expanduser() if (found := os.environ.get("TILEC_RECORD")) else None,
+        rounding=_rounding(os.environ.get("TILEC_ROUNDING") or "nearest"),
     )
+
+
+def _rounding(text: str) -> Rounding:
+    for known in get_args(Rounding):
+        if text == known:
+            rounding: Rounding = known
+            return rounding
+    raise CallFault("E1060", f"TILEC_ROUNDING is `{text}`", hint=f"it may be {', '.join(get_args(Rounding))}")
 
 
 def _seconds(text: str) -> float:

@@ -17,7 +17,7 @@ from tilec.backends.hip.check import check, needs
 from tilec.backends.hip.emit import emit
 from tilec.backends.hip.offline import machine_code
 from tilec.cdna import WaveOptions
-from tilec.dsl.faults import Faults, ScheduleFault, TargetFault
+from tilec.dsl.faults import CallFault, Faults, ScheduleFault, TargetFault
 from tilec.frontend import read_text
 from tilec.ir.expr import Var
 from tilec.ir.parse import parse_program
@@ -283,6 +283,20 @@ def test_other_roundings_stay_near(rounding, tmp_path):
     assert report.error < 0.02 if hasattr(report, "error") else "max error" in str(report)
     made = compile_program(lowered(text), rounding=rounding)
     assert made.metadata["matrices"] == 192
+
+
+def test_a_variable_says_how_kernels_round(monkeypatch):
+    text = SHAPES["64, causal"][0]
+    usual = BACKEND.toolchain("gfx942")
+    assert compiled(text).metadata["rounding"] == "nearest" and set(usual) == {"clang"}
+    monkeypatch.setenv("TILEC_ROUNDING", "away")
+    made = compiled(text)
+    assert made.metadata["rounding"] == "away" and "ties away from zero" in made.sources["f_gfx942.hip"]
+    assert BACKEND.toolchain("gfx942") == {**usual, "rounding": "away"}, "cached apart"
+    monkeypatch.setenv("TILEC_ROUNDING", "up")
+    with pytest.raises(CallFault) as caught:
+        BACKEND.toolchain("gfx942")
+    assert caught.value.code == "E1060" and "nearest, away, zero" in caught.value.hint
 
 
 MISTAKES = {
