@@ -2,6 +2,7 @@
 
 write_positions  positions as arithmetic
 fetch_pages      block tables read where rows are fetched
+values_apart     a second tile for values that are keys, which lie in shared memory features first
 split_rows       16 or 32 query rows to a wave
 row_values       what all features of a row need, once a row
 rescale_seldom   the running maximum moves only where it falls behind, if that was asked for
@@ -29,6 +30,7 @@ from tilec.passes.rescale_seldom import rescale_seldom
 from tilec.passes.row_values import row_values
 from tilec.passes.split_rows import split_rows
 from tilec.passes.tidy import tidy
+from tilec.passes.values_apart import values_apart
 from tilec.passes.wave_operands import FEATURES
 from tilec.passes.write_positions import write_positions
 from tilec.pipeline import Case, Pass, block_map
@@ -53,6 +55,7 @@ def wave_passes(options: WaveOptions = WaveOptions()) -> tuple[Pass, ...]:
     return (
         ("write_positions", lambda p: tidy(write_positions(p))),
         ("fetch_pages", fetch_pages),
+        ("values_apart", values_apart),
         ("split_rows", lambda p: split_rows(p, options.waves, unit="wave")),
         ("row_values", row_values),
         *seldom,

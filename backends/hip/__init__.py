@@ -90,7 +90,7 @@ def compile_program(program: Program, variant: Variant | None = None, rounding: 
     each weight, `zero` both, at up to twice the error of a weight.
 
     Raises ValueError for a program that the printer has no text for, TargetFault E0911 without clang, E0917 where it fails,
-    E0918 for a kernel that spills, E0919 for machine code that is not the program's."""
+    E0918 for a kernel that spills or lacks wait states, E0919 for machine code that is not the program's."""
     from tilec.backends.hip.emit import emit
 
     return _artifact(program, emit(program, rounding), variant or Variant((), ALIGNED), rounding)
@@ -98,13 +98,14 @@ def compile_program(program: Program, variant: Variant | None = None, rounding: 
 
 def _artifact(program: Program, printed: Printed, variant: Variant, rounding: Rounding) -> Artifact:
     from tilec.backends.hip.build import build
-    from tilec.backends.hip.check import check, needs
+    from tilec.backends.hip.check import check, needs, settled
     from tilec.ir.expr import show
     from tilec.ir.print import show_program
     from tilec.targets import target
 
     built = build(printed.text, printed.function, target(program.target).arch)
     found = needs(built.code, built.assembly, printed.function)
+    settled(built.assembly, printed.function)
     check(found, waves=printed.waves, products=printed.matrices, loops=printed.looped)
     metadata = {
         "function": printed.function,

@@ -11,6 +11,7 @@ from tilec.dsl.faults import TargetFault
 from tilec.targets.gfx942.codeobject import REGISTERS, read
 from tilec.targets.gfx942.gate import Needs, complaints, taken
 
+STATES = 5  # AMD Instinct MI300 ISA reference, "Manually inserted wait states": VALU writes SGPR, VMEM reads it
 LABEL, INSTRUCTION = re.compile(r"(\.\w+):"), re.compile(r"\t([a-z]\w+)(?:[ \t]+(\.\w+))?")
 
 
@@ -27,6 +28,24 @@ def needs(code: bytes, assembly: str, name: str) -> Needs:
                 loops.append((labels[found[2]], len(names)))
             names.append(found[1])
     return taken(read(code).kernels[name], names, loops)
+
+
+def settled(assembly: str, name: str) -> None:
+    """TargetFault E0918 where a load into LDS reads a scalar register too soon after a vector instruction wrote it.
+
+    The compiler inserts such wait states itself, but it does not see what these loads, which are inline assembly, read."""
+    states, written = 0, dict[int, int]()
+    for instruction, rest in re.findall(r"^\t([a-z]\w+)([^;\n]*)", assembly, re.M):
+        if instruction.startswith("buffer_load") and rest.rstrip().endswith(" lds"):
+            first, last = map(int, re.findall(r"s\[(\d+):(\d+)\]", rest)[0])
+            if any(states - written.get(n, states - STATES) < STATES for n in range(first, last + 1)):
+                note = (
+                    f"`{instruction}{rest.rstrip()}` comes less than {STATES} wait states after what writes its buffer"
+                )
+                raise TargetFault("E0918", f"`{name}` lacks wait states", note=note)
+        states += int(rest, 0) + 1 if instruction == "s_nop" else 1
+        if instruction in ("v_readlane_b32", "v_readfirstlane_b32"):
+            written[int(re.findall(r"s(\d+)", rest)[0])] = states
 
 
 def check(found: Needs, *, waves: int, products: int, loops: tuple[int, ...] = ()) -> None:

@@ -47,7 +47,7 @@ def copy(w: Writer, s: Copy, depth: int) -> None:
     base = w.x.names.lane(f"{b.name}_copy")
     first = w.x.text(start, SCALAR).at(7)
     w.line(depth, "{")
-    w.line(depth + 1, f"const i32x4 from = {source.resource};")
+    w.line(depth + 1, f"const i32x4 from = settled({source.resource});")
     w.line(depth + 1, f"const unsigned step = {source.step}, to = {w.base(s.dst)} + {first} * {width};")
     period = lie.rows * lie.step
     if LINE % width == 0:

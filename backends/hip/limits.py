@@ -30,9 +30,6 @@ def check_limits(attn: Attention, target: str) -> None:
 def _reasons(attn: Attention) -> Iterator[tuple[str, str, Span | None] | tuple[str, str]]:
     """(what, why, where)."""
     operands = {n: d for pair, d in zip(attn.pairs, attn.contracted, strict=True) for n in pair}
-    if attn.value in operands:
-        span = attn.tensor(attn.value).span
-        yield f"a value that reuses key `{attn.value}`", "keys and values lie in shared memory in their own ways", span
     operands[attn.value] = attn.feature
     for name, feature in operands.items():
         t = attn.tensor(name)

@@ -1,7 +1,8 @@
 """Types and device functions that generated kernels use; the source includes no header.
 
 Only those that a kernel uses are printed.  Sources: AMD Instinct MI300 ISA reference (buffer_load_dword with lds, s_waitcnt,
-v_perm_b32, v_exp_f32); LLVM AMDGPU usage (builtins, amdgpu_flat_work_group_size, amdgpu_waves_per_eu).
+v_perm_b32, v_exp_f32, manually inserted wait states); LLVM AMDGPU usage (builtins, amdgpu_flat_work_group_size,
+amdgpu_waves_per_eu).
 """
 
 from __future__ import annotations
@@ -200,6 +201,14 @@ DEVICE int looked_up(const int* from) {
     "inside": """
 // A place in a row of `width` bytes; what is beyond them is beyond any buffer, and read as 0.
 DEVICE unsigned inside(unsigned at, unsigned width) { return at < width ? at : 0x80000000; }
+""",
+    "settled": """
+// The buffer, for instructions that the compiler does not see: those of memory read a scalar register 5 wait states after a
+// vector instruction wrote it.
+DEVICE i32x4 settled(i32x4 of) {
+  asm volatile("s_nop 4" : "+s"(of));
+  return of;
+}
 """,
     "buffer": """
 DEVICE __amdgpu_buffer_rsrc_t buffer(i32x4 of) {

@@ -13,7 +13,7 @@ from tilec.arith.evaluate import evaluate
 from tilec.backends.base import PROGRAM, Artifact, Variant
 from tilec.backends.hip import ALIGNED, BACKEND, compile_program
 from tilec.backends.hip.build import build
-from tilec.backends.hip.check import check, needs
+from tilec.backends.hip.check import check, needs, settled
 from tilec.backends.hip.emit import emit
 from tilec.backends.hip.offline import machine_code
 from tilec.cdna import WaveOptions
@@ -122,6 +122,15 @@ def test_scalars_in_lanes_are_taken_where_loops_read_few():
     assert caught.value.code == "E0918"
 
 
+def test_loads_that_the_compiler_does_not_see_have_their_wait_states():
+    printed = emit(lowered(spec(CAUSAL, d=256, value="K")))
+    settled(build(printed.text, "f", "gfx942").assembly, "f")
+    bare = printed.text.replace('asm volatile("s_nop 4" : "+s"(of));', "")
+    with pytest.raises(TargetFault, match="lacks wait states") as caught:
+        settled(build(bare, "f", "gfx942").assembly, "f")
+    assert caught.value.code == "E0918" and "offen lds" in caught.value.note
+
+
 def test_spills_are_refused():
     options = WaveOptions(turns=Turns(keys_ahead=64, values_ahead=128))
     program = kit.on_waves(spec(CAUSAL, d=64), options, 256, 128)["place_fragments"]
@@ -197,7 +206,6 @@ REFUSED = {
     "24 features": spec(d=24),
     "features first": spec(key="K[b, h, d, k]"),
     "pages of 24": kit.STORED["pages of 24, window"].replace("d : 32", "d : 64"),
-    "a value that is a key": spec(value="K").replace("value  K : bf16", "value K"),
 }
 
 
@@ -232,6 +240,10 @@ RUN = {
     "padded keys, a wave to a SIMD": (spec(d=64, k="k : N lengths nk", schedule=ALONE), {"B": 2, "M": 30, "N": 130}),
     "pages, groups of 2": (
         spec(CAUSAL, d=64, k="k : N lengths nk", tails=kit.PAGES, h="h : 2", head="h // 2"), {"B": 2, "M": 40, "N": 150}
+    ),
+    "two pairs, keys that are values": (
+        spec("query Qr[b, q, h, r] : bf16", "key Kr[b, k, r] : bf16", CAUSAL, d=64, more="r : 32", key="K[b, k, d]", value="K"),
+        {"M": 40, "N": 100},
     ),
     "bias and tables": (
         spec("param doc[b, k] : i32", "bias Bt[h, k] : bf16", "score s = s + Bt[h, k]", "mask doc[b, q] == doc[b, k]", d=64),

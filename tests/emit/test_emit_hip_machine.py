@@ -36,6 +36,16 @@ RUN = {
     "80 features, packed rows, pages of 128": (
         kit.STORED["packed rows, pages of 128"].replace("d : 32", "d : 80"), {"B": 3, "M": 30, "N": 300}
     ),
+    "128 and 64 features, keys that are values": (
+        spec(
+            "query Qr[b, q, h, r] : bf16", "key Kr[b, k, r] : bf16", CAUSAL, more="r : 64", key="K[b, k, d]", value="K", h="h : 2"
+        ),
+        {"M": 40, "N": 100},
+    ),
+    "256 features, keys that are values, in pages": (
+        spec(CAUSAL, d=256, k="k : N lengths nk", key="K[b, k, d]", value="K", tails=("", "paged bt[b, k // 16]", ""), **ONE),
+        {"B": 2, "M": 40, "N": 70},
+    ),
     "one key": (spec(d=64, **ONE), {"M": 3, "N": 1}),
 }  # fmt: skip
 
