@@ -91,6 +91,7 @@ def test_what_lies_behind_the_features_of_a_row_reaches_nothing(name):
     text = spec(CAUSAL, **ONE, **NARROW[name])
     complaints, run = launched(lowered(text), text, {"M": 40, "N": 150}, nans=True)
     assert (complaints, run.findings) == ([], ())
+    assert [b for b in run.bank_cycles if b.instruction.name.startswith("ds_read") and b.cycles != b.ideal] == []
 
 
 def test_without_its_guard_it_reaches_the_scores():

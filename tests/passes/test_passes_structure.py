@@ -264,6 +264,17 @@ def test_padding():
     assert [padded(n) for n in (1, 16, 17, 64, 65, 128, 576)] == [16, 16, 32, 64, 128, 128, 1024]
 
 
+@pytest.mark.parametrize(("features", "tile", "guarded"), [(40, 64, True), (72, 96, True), (96, 96, False)])
+def test_features_are_padded_to_multiples_of_a_number(features, tile, guarded):
+    attn = read_text(kernel(CAUSAL, d=f"d : {features}")).kernels[0]
+    p = online_softmax(prove_mask(lower_attention(attn, "cpu"), attn), "q", "k")
+    chosen = choose_tiles(p, attn, Choice(32, 32, None, None, "test"), pad=32)
+    ends = Op("<", (Iota("d"), Int(features)))
+    loads = [s for s in statements(chosen.roles[0].body) if isinstance(s, Load) and Iota("d") in s.index]
+    assert dict(chosen.tile)["TD"] == tile and len(loads) > 2
+    assert {s.where is not None and ends in walk(s.where) for s in loads} == {guarded}
+
+
 def test_the_interpreter_pads_nothing():
     assert dict(lowered(CAUSAL, d="d : 33").tile)["TD"] == 33
 
