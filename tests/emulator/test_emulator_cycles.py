@@ -114,6 +114,15 @@ def test_taken_branches_and_steps_of_a_loop():
     assert timing.busy["issue"] == pytest.approx(44 / 60 / 4), "on one of four SIMDs"
 
 
+def test_a_step_of_blocks_beside_each_other_is_one_of_each():
+    """Two blocks on one SIMD, of which the older goes first and walks more passes: the step is that of their mean."""
+    branch = "s_cbranch_scc1 65531"
+    loop = ([VALU] * 25 + ["s_nop 15", branch]) * 30 + [END]
+    alone, both = (clocks(loop, [END], [END], [END], taken=[branch], resident=n) for n in (1, 2))
+    assert both.step > 1.2 * alone.step, "the older one walks as if it was alone"
+    assert both.busy["issue"] == pytest.approx(2 * 25 * 4 / both.step / 4, rel=0.05)
+
+
 @needs_clang
 def test_a_block_of_attention():
     run = Attention(256, 320).launch(compiled("attention.hip"), trace=True)

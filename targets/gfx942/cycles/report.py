@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
     from tilec.targets.gfx942.cycles.machine import Machine
     from tilec.targets.gfx942.cycles.model import _Unit
@@ -19,10 +21,10 @@ FOR |= {"idle": "wait states and branches", "issue": "issue", "matrix": "matrix"
 
 @dataclass(frozen=True)
 class Timing:
-    """Clocks of a compute unit with `resident` blocks beside each other.  `step` is a pass of the innermost loop that was walked
-    most, in the steady state from its second pass on (0 without one), and `passes` how many were timed; `busy` is each unit's
-    share of that time (of the whole without a loop): matrix and issue of a SIMD, lds and memory of the unit; `stalls` are
-    clocks of waves by reason."""
+    """Clocks of a compute unit with `resident` blocks beside each other.  `step` is how long the unit takes for a pass of the
+    innermost loop that was walked most by each of its blocks, in the steady state from the second pass on (0 without one), and
+    `passes` how many of one block were timed; `busy` is each unit's share of that time (of the whole without a loop): matrix
+    and issue of a SIMD, lds and memory of the unit; `stalls` are clocks of waves by reason."""
 
     clocks: int
     resident: int
@@ -45,7 +47,7 @@ class Timing:
         return FOR[max(self.stalls.items(), key=lambda x: x[1])[0]]
 
     def __str__(self) -> str:
-        step = f"a step of {self.resident} blocks" if self.resident > 1 else "a step"
+        step = f"a step of each of {self.resident} blocks" if self.resident > 1 else "a step"
         step = f"{step} takes {self.step:,.0f} clocks" if self.passes else f"{self.clocks:,} clocks"
         return f"{step}, matrix units busy {self.matrix:.0%}, limited by {self.limit} (predicted)"
 
@@ -64,8 +66,15 @@ class Timing:
 
 def timing(unit: _Unit, machine: Machine) -> Timing:
     """From a finished simulation."""
-    clocks = unit.now + machine.issue
-    first, last, passes = _window(unit, clocks)
+    clocks, resident = unit.now + machine.issue, unit.waves[-1].block + 1
+    marks = _marks(unit)
+    passes = len(marks[0]) - 1 if marks else 0
+    first, last = (marks[0][0], marks[0][-1]) if marks else (0, clocks)
+    step = (last - first) / passes if marks else 0.0
+    if resident > 1 and marks:
+        first, last = max(m[0] for m in marks), min(m[-1] for m in marks)
+        first, last = (first, last) if last > first else (0, clocks)  # one has ended before another begins
+        step = (last - first) * len(marks) / sum(_walked(m, first, last) for m in marks)
     span = max(1, last - first)
     busy = {
         "matrix": sum(_within(s.matrix, first, last) for s in unit.simds) / (span * machine.simds),
@@ -73,19 +82,23 @@ def timing(unit: _Unit, machine: Machine) -> Timing:
         "lds": _within(unit.lds, first, last) / span,
         "memory": _within(unit.memory, first, last) / span,
     }
-    return Timing(clocks, unit.waves[-1].block + 1, span / passes if passes else 0.0, passes, busy, dict(unit.stalls))
+    return Timing(clocks, resident, step, passes, busy, dict(unit.stalls))
 
 
-def _window(unit: _Unit, clocks: int) -> tuple[int, int, int]:
-    """(from, to, passes) of the loop whose branch the first wave took most often."""
-    marks = unit.waves[0].marks
-    if not marks:
-        return 0, clocks, 0
-    address, times = Counter(a for a, _ in marks).most_common(1)[0]
-    if times < 2:
-        return 0, clocks, 0
-    at = [t for a, t in marks if a == address]
-    return at[0], at[-1], times - 1
+def _marks(unit: _Unit) -> list[list[int]]:
+    """When each wave that walks a loop took the branch that the first wave took most often; nothing without a second time."""
+    found = Counter(a for a, _ in unit.waves[0].marks)
+    if not found:
+        return []
+    ((address, times),) = found.most_common(1)
+    marks = ([t for a, t in w.marks if a == address] for w in unit.waves)
+    return [m for m in marks if len(m) > 1] if times > 1 else []
+
+
+def _walked(marks: Sequence[int], first: int, last: int) -> float:
+    """Passes of a wave in a time when all waves are in the loop: older blocks go first, so that others walk fewer."""
+    begun, ended = np.interp([first, last], marks, np.arange(len(marks)))
+    return float(ended - begun)
 
 
 def _within(spans: Spans, first: int, last: int) -> int:
