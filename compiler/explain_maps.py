@@ -17,7 +17,7 @@ from tilec.passes.map_blocks import map_blocks
 from tilec.pipeline import bytes_per_key, heads_per_key_head, keys_in_memory
 from tilec.shapes import call_sizes
 from tilec.targets import Target
-from tilec.traffic import shape_of, step_clocks, traffic_of
+from tilec.traffic import rescales_seldom, shape_of, step_clocks, traffic_of
 from tilec.tune.caches import BUDGET, Dies, Traffic, dies_of
 from tilec.tune.maps import Heads, candidates
 
@@ -64,7 +64,7 @@ def map_facts(
         chosen = grid.order
         programs[chosen] = mapped
     shape = shape_of(before, attn, lowered)
-    clocks = step_clocks(attn, target, shape)
+    clocks = step_clocks(attn, target, shape, seldom=rescales_seldom(lowered))
     traffic = {n: traffic_of(p, attn, target, dies, full, ranges, shape, clocks, FEW) for n, p in programs.items()}
     return MapFacts(
         dies, target.sustained_clock, chosen, "the spec's line" if by_line else "the record of simulations", traffic

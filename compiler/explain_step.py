@@ -8,7 +8,7 @@ from typing import Any
 from tilec.ir.attention import Attention
 from tilec.ir.nodes import Program
 from tilec.targets import Target
-from tilec.traffic import shape_of
+from tilec.traffic import rescales_seldom, shape_of
 from tilec.tune.bound import Bound, bound
 from tilec.tune.model import Shape, resident
 
@@ -27,7 +27,7 @@ def step_facts(program: Program, lowered: Program, attn: Attention, target: Targ
     """Of a program with tiles, and of the one with its roles.  None where `bound` has none."""
     shape = shape_of(program, attn, lowered)
     blocks = resident(attn, target, shape)
-    found = bound(attn, target, shape.q, shape.k, shape.warps, blocks)
+    found = bound(attn, target, shape.q, shape.k, shape.warps, blocks, seldom=rescales_seldom(lowered))
     if found is None:
         return None
     return StepFacts(shape, blocks, found, target.peak(attn.tensor(attn.value).dtype) * found.matrix / found.clocks)

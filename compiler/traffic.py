@@ -11,7 +11,7 @@ from tilec.budget import width
 from tilec.count import key_loops, tile_of
 from tilec.ir.attention import Attention
 from tilec.ir.expr import free_vars
-from tilec.ir.nodes import Program
+from tilec.ir.nodes import Compute, Program, walk
 from tilec.oracle.scalar import evaluate
 from tilec.passes.names import distinct_indices
 from tilec.pipeline import bytes_per_key
@@ -34,9 +34,15 @@ def shape_of(p: Program, attn: Attention, lowered: Program | None = None) -> mod
     return model.Shape(tile_of(p, inside.q), tile_of(p, inside.k), waves, stages or 1)
 
 
-def step_clocks(attn: Attention, target: Target, shape: model.Shape) -> float:
-    """Clocks of a key step of a block, of which `model.resident` share a unit: the static bound, else the products alone."""
-    found = bound(attn, target, shape.q, shape.k, shape.warps, model.resident(attn, target, shape))
+def rescales_seldom(lowered: Program) -> bool:
+    """Whether a step leaves out to multiply what was gathered where the maximum in use stays (`passes.rescale_seldom`)."""
+    return any(isinstance(s, Compute) and s.unless is not None for r in lowered.roles for s in walk(r.body))
+
+
+def step_clocks(attn: Attention, target: Target, shape: model.Shape, *, seldom: bool = False) -> float:
+    """Clocks of a key step of a block, of which `model.resident` share a unit: the static bound, else the products alone.
+    `seldom` as `tune.bound.bound` takes it."""
+    found = bound(attn, target, shape.q, shape.k, shape.warps, model.resident(attn, target, shape), seldom=seldom)
     if found is not None:
         return found.clocks
     features = sum(width(attn, d) or 0 for d in (*attn.contracted, attn.feature))
@@ -53,9 +59,10 @@ def traffic_of(
     shape: model.Shape,
     clocks: float,
     budget: int = BUDGET,
+    resident: int | None = None,
 ) -> Traffic:
     """The simulation of a program with a block map, of that shape, whose key step takes so many clocks.  `ranges`: as
-    `count.key_ranges`, of `sizes`, every symbol of the call."""
+    `count.key_ranges`, of `sizes`, every symbol of the call.  `resident`: blocks on a unit, where that is known."""
     found, attn = taken(p, sizes), distinct_indices(attn)  # as in the program
     names, table = ranges
     at = np.stack([found.at[n] for n in names], axis=-1) if names else np.zeros((len(found.block), 0), np.int64)
@@ -68,8 +75,8 @@ def traffic_of(
     columns += [found.at[n] for n, _ in p.grid.coords[1:] if n not in outer]  # residue classes
     columns = [np.zeros_like(found.block), *columns]
     streams = np.unique(np.stack(columns), axis=1, return_inverse=True)[1].reshape(-1)
-    size, resident = shape.k * bytes_per_key(attn), model.resident(attn, target, shape)
-    return simulate(work_of(found, streams, (seen[:, 0], seen[:, 1]), clocks, size, resident), dies, budget=budget)
+    size, blocks = shape.k * bytes_per_key(attn), resident or model.resident(attn, target, shape)
+    return simulate(work_of(found, streams, (seen[:, 0], seen[:, 1]), clocks, size, blocks), dies, budget=budget)
 
 
 def _no_tensor(tensor: str, index: tuple[Any, ...]) -> Any:

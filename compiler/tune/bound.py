@@ -65,9 +65,12 @@ class Bound:
         return max(self.parts, key=lambda n: self.parts[n])
 
 
-def bound(attn: Attention, target: Target, q: int, k: int, warps: int, resident: int = 1) -> Bound | None:
-    """Of a tile of `q` rows and `k` keys on `warps` waves, `resident` blocks being on a unit, of which one is counted.  None for
-    targets whose issue is not described, and while a head dim is a symbol."""
+def bound(
+    attn: Attention, target: Target, q: int, k: int, warps: int, resident: int = 1, *, seldom: bool = False
+) -> Bound | None:
+    """Of a tile of `q` rows and `k` keys on `warps` waves, `resident` blocks being on a unit, of which one is counted; `seldom`:
+    outputs are rescaled in so few steps that it does not count.  None for targets whose issue is not described, and while a head
+    dim is a symbol."""
     dims = [width(attn, d) for d in (*attn.contracted, attn.feature)]
     dtype = attn.tensor(attn.value).dtype
     unit = target.unit
@@ -78,7 +81,7 @@ def bound(attn: Attention, target: Target, q: int, k: int, warps: int, resident:
     some = [e for line in attn.scores for e in walk(line) if isinstance(e, Op)]
     slow = 1 + sum(e.name in TRANSCENDENTAL for e in some)
     vector = PLAIN + ROUNDED.get(dtype, 0.0) + sum(e.name not in TRANSCENDENTAL for e in some)
-    rescaled = q * (dims[-1] or 0) / (unit.simds * target.warp)
+    rescaled = 0.0 if seldom else q * (dims[-1] or 0) / (unit.simds * target.warp)
     products = flops / (PRODUCT * target.matrix[dtype] / target.matrix["bf16"]) / unit.simds
     size = k * sum(d or 0 for d in dims) * BYTES[dtype]
     return Bound(

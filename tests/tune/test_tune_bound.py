@@ -1,8 +1,13 @@
 """The static bound of a step on gfx942: AITER's three kernels, which were counted and timed, and what moves which part."""
 
+from dataclasses import replace
+
 import pytest
 
+from tilec.explain_step import step_facts
 from tilec.frontend import read_text
+from tilec.native import trails
+from tilec.schedule import Schedule
 from tilec.targets import target
 from tilec.tune import bound as model
 from tilec.tune.bound import bound
@@ -56,3 +61,12 @@ def test_what_moves_which_part():
 
 def test_none_where_the_issue_is_not_described():
     assert bound(attention(), target("sm90"), 128, 64, 8) is None
+
+
+def test_what_is_rescaled_seldom_is_not_counted_at_each_step():
+    often, seldom = (bound(attention(), MACHINE, 256, 64, 8, seldom=s) for s in (False, True))
+    assert often.vector - seldom.vector == 256 * 128 / (4 * 64) and often.special == seldom.special
+    for line, found in ((("conditional", 8.0), seldom), (("delayed", None), often)):
+        trail = dict(next(trails(attention(), "gfx942", Schedule(rescale=line))))
+        facts = step_facts(trail["map_blocks"], trail["place_fragments"], attention(), MACHINE)
+        assert facts.bound == replace(found, waves=facts.bound.waves)
