@@ -57,7 +57,7 @@ from tilec.targets import target as target_of
 from tilec.targets import warp_wide
 from tilec.tune.classes import LengthClass, data_decides, mask_class
 from tilec.tune.hopper import Point, points
-from tilec.user_record import user_rows
+from tilec.user_record import user_rows, user_wave_rows
 
 TOO_LARGE = ("E0803", "E0812")  # other points of the table may fit
 
@@ -142,7 +142,7 @@ def trails(
     found = False
     shapes: Iterator[Callable[[Program], Iterator[tuple[str, Program]]]]
     if "waves" in case.target.features:
-        shapes = (partial(cdna.shaped, case=case, point=p) for p in cdna.points(attn, case.schedule))
+        shapes = (partial(cdna.shaped, case=case, point=p) for p in cdna.points(attn, case.schedule, user_wave_rows()))
     elif warp_wide(case.target):
         shapes = (partial(ampere.shaped, case=case, point=p) for p in ampere.points(attn, case.target, case.schedule))
     else:

@@ -46,13 +46,15 @@ class Hip:
         return features & self.features
 
     def toolchain(self, target: str) -> Mapping[str, str]:
-        """Version of clang, and the rounding if it is not the contract's.
+        """Version of clang, the rounding if it is not the contract's, and the user's tuning record, if there is one.
 
-        Raises TargetFault E0911 without a clang that is recent enough."""
+        Raises TargetFault E0911 without a clang that is recent enough, CallFault E1060 for a record that cannot be read."""
         from tilec.backends.hip.build import compiler
+        from tilec.user_record import record_digest
 
-        rounding = settings().rounding
-        return {"clang": compiler()[1], **({} if rounding == "nearest" else {"rounding": rounding})}
+        rounding, digest = settings().rounding, record_digest()
+        more = {"rounding": rounding} if rounding != "nearest" else {}
+        return {"clang": compiler()[1], **more, **({"record": digest} if digest else {})}
 
     def compile(self, attn: Attention, target: str, schedule: Schedule, variant: Variant) -> Artifact:
         """Lowers, prints and compiles `attn`, rounding as TILEC_ROUNDING says: the first shape whose registers the compiler

@@ -1,14 +1,15 @@
 """Shapes of kernels of waves in the order in which they are tried: the table's, then smaller ones.
 
-The table is text in the repository, `cdna.toml`; a point without a source is an error.  What a schedule pins is taken as it is;
-what it leaves free comes from the table.
+The table is text in the repository, `cdna.toml`; a user's own record, which `tilec tune` writes, has the same form and comes
+first.  A point without a source is an error.  What a schedule pins is taken as it is; what it leaves free comes from the table.
 """
 
 from __future__ import annotations
 
+import json
 import tomllib
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib import resources
 
@@ -16,7 +17,10 @@ from tilec.cdna_lines import BLOCK, TURNS
 from tilec.ir.attention import Attention
 from tilec.passes.split_rows import LEGAL
 from tilec.schedule import Schedule
-from tilec.tune.hopper import width_of
+from tilec.tune.hopper import width_of, widths_of
+
+TABLE = "waves"  # of a record
+HEAD = "# Shapes of gfx942's native kernels, as models predict them; name this file in TILEC_RECORD to use it.\n"
 
 
 @dataclass(frozen=True)
@@ -39,25 +43,67 @@ class Point:
         return 512 // max(1, self.waves // 4)
 
 
-@cache
-def table() -> tuple[tuple[int, Point], ...]:
-    """(width, point) of each row, in the order of the text; ValueError for one without a source."""
-    text = resources.files("tilec.tune").joinpath("cdna.toml").read_text(encoding="utf-8")
+@dataclass(frozen=True)
+class Row:
+    """For kernels of `width` contracted features and `value` of the value's (None: as many)."""
+
+    width: int
+    point: Point
+    source: str
+    value: int | None = None
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """Features contracted, and of the value."""
+        return self.width, self.value or self.width
+
+
+def read_rows(text: str, path: str) -> tuple[Row, ...]:
+    """The tables `waves` of a record, in the order of the text.  ValueError for one without a source or with a name that is no
+    field."""
     out = []
-    for row in tomllib.loads(text)["point"]:
-        width = row.pop("width")
-        if not row.pop("source", ""):
-            raise ValueError(f"cdna.toml: {row} has no source")
-        out.append((width, Point(**row)))
+    for row in tomllib.loads(text).get(TABLE, []):
+        head = {n: row.pop(n, None) for n in ("width", "value", "source")}
+        if not head["source"] or not head["width"]:
+            raise ValueError(f"{path}: {row} has no source or no width")
+        try:
+            out.append(Row(int(head["width"]), Point(**{"seldom": None, **row}), str(head["source"]), head["value"]))
+        except TypeError as wrong:
+            raise ValueError(f"{path}: {row}: {wrong}") from None
     return tuple(out)
 
 
-def points(attn: Attention, schedule: Schedule) -> Iterator[Point]:
-    """Every shape that the schedule allows, best guess first: the table's rows for this width; then the same with fragments read
-    later, with fewer keys, with 16 rows to a wave, and with a wave to a SIMD.  Ends after the smallest."""
+def write_rows(rows: Iterable[Row]) -> str:
+    """TOML that `read_rows` reads back."""
+    out = [HEAD]
+    for r in rows:
+        values = {"width": r.width, "value": r.value, **asdict(r.point), "source": r.source}
+        values.pop("by")
+        lines = (f"{n} = {json.dumps(v)}\n" for n, v in values.items() if v is not None)
+        out.append(f"\n[[{TABLE}]]\n" + "".join(lines))
+    return "".join(out)
+
+
+def put(rows: Iterable[Row], row: Row) -> tuple[Row, ...]:
+    """`rows` with `row` in place of one for the same widths, or at the end."""
+    return (*(r for r in rows if r.widths != row.widths), row)
+
+
+@cache
+def table() -> tuple[tuple[int, Point], ...]:
+    """(width, point) of each row of `cdna.toml`, in the order of the text; `width` there is that of the wider product."""
+    text = resources.files("tilec.tune").joinpath("cdna.toml").read_text(encoding="utf-8")
+    return tuple((r.width, r.point) for r in read_rows(text, "cdna.toml"))
+
+
+def points(attn: Attention, schedule: Schedule, own: tuple[Row, ...] = ()) -> Iterator[Point]:
+    """Every shape that the schedule allows, best guess first: rows of `own` for exactly its widths; the table's for the least
+    width that is not smaller; then the same with fragments read later, with fewer keys, with 16 rows to a wave, and with a wave
+    to a SIMD.  Ends after the smallest."""
     widths = sorted({w for w, _ in table()})
     width = next((w for w in widths if w >= width_of(attn)), widths[-1])
-    rows = [p for w, p in table() if w == width]
+    rows = [r.point for r in own if r.widths == widths_of(attn)]
+    rows += [p for w, p in table() if w == width]
     seen: set[Point] = set()
     for p in (*rows, *(x for r in rows for x in _smaller(r))):
         for found in _pinned(p, attn, schedule):

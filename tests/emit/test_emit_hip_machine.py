@@ -23,9 +23,13 @@ RUN = {
         spec(*SOFT, WINDOW, "sink sk[h] : f32", d=64, dtype="f16", **ONE), {"M": 50, "N": 170}
     ),
     "16 rows to a wave, 192 and 128 features": (
-        spec(CAUSAL, d=192, more="e : 128", value="V[b, k, h, e] : bf16", output="O[b, q, h, e]", **ONE),
+        spec(
+            CAUSAL, d=192, more="e : 128", value="V[b, k, h, e] : bf16", output="O[b, q, h, e]",
+            schedule="schedule f on gfx942 { tile q = 128 }", **ONE,
+        ),
         {"M": 40, "N": 70},
     ),
+    "192, causal": (spec(CAUSAL, d=192, **ONE), {"M": 40, "N": 100}),
     "256, rows without keys": (spec(CAUSAL, d=256, **ONE), {"M": 60, "N": 40}),
     "packed, groups of 2": (spec(CAUSAL, d=64, h="h : 2", head="h // 2", **kit.PACKED), {"B": 2, "M": 40, "N": 70}),
     "padded keys": (spec(d=64, k="k : N lengths nk", **ONE), {"B": 2, "M": 30, "N": 130}),
