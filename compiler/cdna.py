@@ -34,7 +34,7 @@ from tilec.passes.values_apart import values_apart
 from tilec.passes.wave_operands import FEATURES
 from tilec.passes.write_positions import write_positions
 from tilec.pipeline import Case, Pass, block_map
-from tilec.tune.cdna import Point
+from tilec.tune.cdna import Point as Point
 from tilec.tune.cdna import points as points
 
 

@@ -294,6 +294,7 @@ def bench_spec(
 @SPEC
 @KERNEL
 @TARGET
+@BACKEND
 @SET
 @SHAPE
 @click.option("--compile-only", is_flag=True, help="List which candidates compile; needs no device.")
@@ -311,6 +312,7 @@ def tune_spec(
     path: Path,
     kernel: str | None,
     target: str | None,
+    backend: str | None,
     constants: dict[str, int],
     shape: dict[str, int],
     compile_only: bool,
@@ -329,7 +331,8 @@ def tune_spec(
     attn, options = _one(spec, kernel), Options(seconds=limit, workers=workers)
     listed = most if compile_only else None
     name = target or _device_target()
-    tune(spec, attn, name, {**constants, **shape}, options, most=listed, out=out, as_json=as_json)
+    sizes = {**constants, **shape}
+    tune(spec, attn, name, sizes, options, backend=backend, most=listed, out=out, as_json=as_json)
 
 
 @main.command()

@@ -52,12 +52,13 @@ def destination(ctx: click.Context, param: click.Parameter, path: Path | None) -
 
 def record(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
     """A tuning record, or a file that is still to be."""
-    from tilec.tune.hopper import read_rows
+    from tilec.tune import cdna, hopper
 
     path = destination(ctx, param, path)
     try:
         if path is not None and path.exists():
-            read_rows(path.read_text(encoding="utf-8"), str(path))
+            for module in (hopper, cdna):
+                module.read_rows(path.read_text(encoding="utf-8"), str(path))
     except (OSError, ValueError) as wrong:
         raise click.BadParameter(f"`{path}` is no tuning record: {wrong}", ctx, param) from None
     return path

@@ -169,6 +169,13 @@ def program_at(attn: Attention, target: str, schedule: Schedule | None, point: P
     return program
 
 
+def wave_trail(attn: Attention, target: str, schedule: Schedule | None, point: cdna.Point) -> Trail:
+    """How the program of waves at one point comes about.  Raises as `lower_native`, also for tiles that do not fit."""
+    case = native_case(attn, target, schedule)
+    front = sequential(case)
+    return (*front, *cdna.shaped(front[-1][1], case, point))
+
+
 def period_of(case: Case) -> int:
     """Residue classes that rows and keys are walked by; 1 where they are walked in order."""
     residue = residue_order(case.attn) if mask_options(case).residue else None

@@ -10,10 +10,12 @@ import click
 from tilec.dsl.faults import TargetFault
 from tilec.frontend import Spec
 from tilec.ir.attention import Attention
+from tilec.legality import choose_backend
 from tilec.targets import target as target_of
 from tilec.terminal import bar, show_json, show_table
+from tilec.tune import cdna, hopper
 from tilec.tune.caches import dies_of
-from tilec.tune_spec import Options, candidate_table, keep, list_candidates, tune_kernel, tuned_table
+from tilec.tune_spec import Options, candidate_table, keep, list_candidates, replace_text, tune_kernel, tuned_table
 
 
 def tune(
@@ -23,15 +25,24 @@ def tune(
     sizes: Mapping[str, int],
     options: Options,
     *,
+    backend: str | None,
     most: int | None,
     out: Path | None,
     as_json: bool,
 ) -> None:
     """Prints what was found.  `most`: how many candidates are to be listed, None to search.  Raises as `tune_kernel`,
-    `list_candidates` and `predict_kernel`, and TargetFault E0914 for a record of what is predicted."""
-    if most is None and dies_of(target_of(target)) is not None:
-        _predicted(spec, attn, target, sizes, options.seconds, out, as_json)
+    `list_candidates` and `predict_kernel`, and TargetFault E0914 for a record of what is predicted beside what was measured, and
+    for kernels of a backend that are not searched."""
+    machine = target_of(target)
+    predicted = most is None and dies_of(machine) is not None
+    if out is not None:
+        _one_kind(out, predicted=predicted)
+    if predicted:
+        _predicted(spec, attn, target, sizes, options, backend, out, as_json)
         return
+    if backend is not None and choose_backend(machine, backend).name != "cuda":
+        message = f"on {target} shapes of `cuda` are searched, not of `{backend}`"
+        raise TargetFault("E0914", message, hint="`tile`, `warps` and `stages` lines say each")
     with bar() as say:
         if most is not None:
             listed = list_candidates(spec, attn, target, sizes, say, options, most)
@@ -48,18 +59,49 @@ def tune(
         click.echo(tuned.to_data()["row"])
 
 
+def _one_kind(out: Path, *, predicted: bool) -> None:
+    """A record holds what was measured or what was predicted."""
+    text = out.read_text(encoding="utf-8") if out.exists() else ""
+    other = hopper.read_rows(text, str(out)) if predicted else cdna.read_rows(text, str(out))
+    if other:
+        kinds = ("predicted", "measured") if predicted else ("measured", "predicted")
+        message = f"what this would keep is {kinds[0]}, and `{out}` holds what was {kinds[1]}"
+        raise TargetFault("E0914", message, hint="another file")
+
+
 def _predicted(
-    spec: Spec, attn: Attention, target: str, sizes: Mapping[str, int], seconds: float, out: Path | None, as_json: bool
+    spec: Spec,
+    attn: Attention,
+    target: str,
+    sizes: Mapping[str, int],
+    options: Options,
+    backend: str | None,
+    out: Path | None,
+    as_json: bool,
 ) -> None:
     from tilec.predict import predict_kernel, table
 
-    if out is not None:
-        message = f"what is tuned for {target} is predicted, and a record holds what was measured"
-        raise TargetFault("E0914", message, hint="without `--out` its lines are printed, for the spec")
     with bar() as say:
-        found = predict_kernel(spec, attn, target, sizes, say, seconds)
+        found = predict_kernel(
+            spec, attn, target, sizes, say, options.seconds, backend=backend, workers=options.processes
+        )
     if as_json:
         show_json(found.to_data())
     else:
+        for refusal in found.passed_over:
+            click.echo(str(refusal))
         show_table(table(found))
         click.echo(found.to_data()["schedule"])
+        if found.unsaid:
+            click.echo(f"# no line says {', '.join(found.unsaid)}: the row that `--out` keeps does")
+    if out is not None and found.row is None:
+        message = f"no record has shapes of {found.backend}: the lines say all"
+        raise TargetFault("E0914", message, hint="without `--out` they are printed, for the spec")
+    if out is not None and found.row is not None:
+        keep_predicted(out, found.row)
+
+
+def keep_predicted(path: Path, row: cdna.Row) -> None:
+    """Writes `row` into the record at `path`, beside its other rows.  ValueError if the file is no record."""
+    rows = cdna.read_rows(path.read_text(encoding="utf-8"), str(path)) if path.exists() else ()
+    replace_text(path, cdna.write_rows(cdna.put(rows, row)))

@@ -231,8 +231,13 @@ def row_of(attn: Attention, keys: int, point: Point, source: str) -> Row:
 def keep(path: Path, row: Row) -> None:
     """Writes `row` into the record at `path`, beside its other rows.  ValueError if the file is no record."""
     rows = read_rows(path.read_text(encoding="utf-8"), str(path)) if path.exists() else ()
+    replace_text(path, write_rows(put(rows, row)))
+
+
+def replace_text(path: Path, text: str) -> None:
+    """At once, so that a reader never sees a part of it."""
     half = path.with_suffix(path.suffix + ".part")
-    half.write_text(write_rows(put(rows, row)), encoding="utf-8")
+    half.write_text(text, encoding="utf-8")
     half.replace(path)
 
 

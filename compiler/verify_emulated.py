@@ -32,7 +32,7 @@ from tilec.shapes import small_shapes
 from tilec.signature_of import signature_of
 from tilec.targets import target
 from tilec.targets.gfx942.cycles import predict
-from tilec.targets.gfx942.emulator import Unsupported
+from tilec.targets.gfx942.emulator import Run, Unsupported
 from tilec.targets.gfx942.listing import NoDisassembly
 from tilec.verify_spec import OFFSET, Case, Outcome, Progress, said
 
@@ -68,13 +68,13 @@ def verify_emulated(
         case = Case(bind(attn, known), sizes, style, seed, units)
         what = said(attn, target_name, sizes, style)
         progress(f"{what}: compiling", 0, 1)
-        call = _Call(case, signature, target_name)
+        call = EmulatedCall(case, signature, target_name)
         wanted = features if features == best else frozenset[str]()
         artifact = _artifact(compiler, target_name, Variant(tuple(known.items()), wanted & call.features))
         key = None if artifact is None else (artifact.backend, artifact.variant)
         if artifact is None or key is None or (features != best and key in loaded):
             continue
-        with _faults(target_name):
+        with lacks(target_name):
             if key not in loaded:
                 loaded[key] = emulated(artifact, signature)
             outcome = call.run(loaded[key], artifact, partial(progress, what), cycles=cycles)
@@ -82,7 +82,7 @@ def verify_emulated(
 
 
 @contextmanager
-def _faults(target_name: str) -> Iterator[None]:
+def lacks(target_name: str) -> Iterator[None]:
     """What the emulator lacks, as faults: a disassembler (E0911), an instruction (E0906)."""
     try:
         yield
@@ -102,7 +102,7 @@ def _artifact(compiler: Compiler, target_name: str, variant: Variant) -> Artifac
         return None
 
 
-class _Call:
+class EmulatedCall:
     """Tensors of a case, bound as a call of the runtime would bind them."""
 
     def __init__(self, case: Case, signature: Signature, target_name: str) -> None:
@@ -139,6 +139,19 @@ class _Call:
         reports = case.compared(self.inputs, self.outputs, partial=partial)
         figures = None if timing is None else timing.to_data()
         return Outcome(case.attn.name, artifact.target, case.sizes, case.style, reports, note, findings, figures)
+
+    def traced(self, kernel: Emulated, blocks: int) -> Run:
+        """What the first block does, instruction by instruction, and the last one if they are to be two."""
+        done = kernel(
+            self.bound,
+            self.arguments,
+            self.results,
+            most_blocks=blocks,
+            order_seed=None,
+            progress=lambda done, total: None,
+            trace=True,
+        )
+        return done.runs[0]
 
     def _clear(self) -> None:
         """Rows of no sequence, which no kernel writes, hold what the runtime puts there beforehand."""

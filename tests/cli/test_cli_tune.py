@@ -1,12 +1,14 @@
 """`tilec tune` as a user meets it, where no device is."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from tilec.cli import main
+from tilec.tune import cdna
 
 SPEC = """\
 kernel f {
@@ -53,12 +55,33 @@ def test_a_file_that_is_no_record_is_not_overwritten(run):
     assert Path("notes.toml").read_text() == "[[point]]\nchips = 2\n"
 
 
-def test_a_chip_of_dies_is_tuned_by_models(run):
-    words = ("--target", "gfx942", "--shape", "B=1,M=512,N=512")
+def test_native_kernels_of_gfx942_are_tuned_by_the_cycle_model(run, monkeypatch):
+    words = ("--target", "gfx942", "--shape", "B=1,M=512,N=512", "--limit", "0", "--workers", "1")
+    shown = run(*words, "--out", "mine.toml")
+    assert shown.exit_code == 0, shown.stderr
+    assert "hip: predicted, not measured" in shown.stdout and "schedule f on gfx942 { tile q = 256" in shown.stdout
+    (row,) = cdna.read_rows(Path("mine.toml").read_text(), "mine.toml")
+    assert row.width == 64 and "predicted by tilec tune" in row.source
+    Path("mine.toml").write_text(cdna.write_rows([replace(row, point=replace(row.point, keys=32))]))
+    monkeypatch.setenv("TILEC_RECORD", "mine.toml")
     data = json.loads(run(*words, "--json").stdout)
+    assert data["backend"] == "hip" and data["start"]["keys"] == 32 and len(data["candidates"]) == 1
+    assert data["candidates"][0]["step_model"] == "cycle model" and data["candidates"][0]["cycles"]["step"] > 0
+
+
+def test_a_record_holds_one_kind_of_rows(run):
+    Path("mine.toml").write_text(cdna.write_rows([cdna.Row(64, cdna.Point(8, 256, 64, 0, 16, None), "a model")]))
+    mixed = run("--shape", "B=1,M=64,N=64", "--out", "mine.toml")
+    assert mixed.exit_code == 1 and "E0914" in mixed.stderr and "holds what was predicted" in mixed.stderr
+
+
+def test_other_kernels_of_a_chip_of_dies_are_tuned_by_the_static_bound(run):
+    words = ("--target", "gfx942", "--shape", "B=1,M=512,N=512", "--limit", "0")
+    data = json.loads(run(*words, "--backend", "triton", "--json").stdout)
     assert data["predicted"] and data["schedule"].startswith("schedule f on gfx942 { tile q = ")
     assert {c["step_model"] for c in data["candidates"]} <= {"static bound", ""}
-    shown = run(*words)
-    assert "predicted, not measured" in shown.stdout and shown.stdout.endswith(data["schedule"] + "\n")
-    kept = run(*words, "--out", "mine.toml")
-    assert kept.exit_code == 1 and "E0914" in kept.stderr and not Path("mine.toml").exists()
+    Path("f.tile").write_text(SPEC.replace("d : 64", "d : 96"))
+    shown = run(*words, "--out", "mine.toml")
+    assert shown.stdout.startswith("hip passed over: ") and "triton: predicted, not measured" in shown.stdout
+    assert shown.exit_code == 1 and "E0914" in shown.stderr and not Path("mine.toml").exists()
+    assert run("--shape", "B=1,M=64,N=64", "--backend", "triton").exit_code == 1

@@ -1,12 +1,14 @@
-"""Tuning by models: what is searched, what the spec pins, who says how long a step takes."""
+"""Tuning by models over Triton's tiles: what is searched, what the spec pins, who says how long a step takes."""
 
 import pytest
 
 from tilec.dsl.faults import Faults, TargetFault
 from tilec.frontend import read_text
 from tilec.pipeline import lower
-from tilec.predict import CLOSER, STEP_MODELS, Point, predict_kernel, table
+from tilec.predict import CLOSER, predict_kernel, table
+from tilec.predict_tiles import STEP_MODELS, Point
 from tilec.terminal import show_table
+from tilec.tune.wave_space import map_line
 
 SIZES = {"B": 2, "M": 2048, "N": 2048}
 
@@ -30,7 +32,7 @@ def spec(schedule="", mask="mask k <= q + N - M", more=""):
 
 
 def predicted(read, **options):
-    return predict_kernel(read, read.kernels[0], "gfx942", SIZES, quiet, **options)
+    return predict_kernel(read, read.kernels[0], "gfx942", SIZES, quiet, **{"backend": "triton", **options})
 
 
 @pytest.fixture(scope="module")
@@ -98,4 +100,4 @@ def test_what_cannot_be_predicted_is_refused():
         predict_kernel(spec(), spec().kernels[0], "gfx942", {"B": 1, "M": 4}, quiet)
     with pytest.raises(Faults):
         predicted(spec("cluster 2"))
-    assert Point(64, 32, 4, 1).map_line == ""
+    assert map_line(Point(64, 32, 4, 1).map) == ""
