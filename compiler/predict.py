@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from tilec.count import count_tiles, key_ranges
 from tilec.dsl.faults import TargetFault
@@ -28,13 +28,19 @@ from tilec.targets.gfx942.cycles import Timing
 from tilec.tune import cdna
 from tilec.tune.caches import Traffic, dies_of
 from tilec.tune.search import search
+from tilec.tune.wave_space import Map, map_line
 from tilec.tuner import Progress
 
+SHOWN = 40  # characters of a reason in a table
 CLOSER = 1.002  # by how much a neighbour must be faster: samples of the simulator differ by less
 
 
 class Candidate(Protocol):
     """A point of a schedule space."""
+
+    @property
+    def map(self) -> Map:
+        """What a `map` line says, None without one."""
 
     def lines(self, attn: Attention, target: Target) -> str:
         """As a schedule."""
@@ -45,7 +51,7 @@ class Candidate(Protocol):
 
     @property
     def cells(self) -> dict[str, str]:
-        """Of a table."""
+        """Of a table, but for the map."""
 
     def __hash__(self) -> int: ...
 
@@ -233,16 +239,16 @@ def table(p: Prediction) -> Any:
     title = f"{p.attn.name} ({at}) on {p.target.device}, {p.backend}: predicted, not measured; {least}"
     out = Table(title=title, title_justify="left")
     timed = any(o.timing for o in p.outcomes)
-    left = ("map", "rescale", "order", "limit", "")
-    for head in (*p.best.cells, "order", "step clocks", *(("matrix", "limit") if timed else ()), "L2", "TFLOP/s", ""):
-        justify: Literal["left", "right"] = "left" if head in left else "right"
-        out.add_column(head, justify=justify, no_wrap=head in ("order", ""), overflow="ellipsis")
+    left = ("rescale", "limit", "map", "")
+    for head in (*p.best.cells, "step clocks", *(("matrix", "limit") if timed else ()), "L2", "TFLOP/s", "map", ""):
+        out.add_column(head, justify="left" if head in left else "right")
     for o in p.outcomes:
         marks = [w for w, point in (("best", p.best), ("start", p.start)) if o.point == point]
-        cells = [*o.point.cells.values(), o.order, f"{o.step:,.0f}" if o.step else ""]
+        cells = [*o.point.cells.values(), f"{o.step:,.0f}" if o.step else ""]
         if timed:
             cells += [f"{o.timing.matrix:.0%}", o.timing.limit] if o.timing else ["", ""]
         rate = p.tflops(o)
         cells += [f"{o.traffic.l2:.1%}", f"{rate:.0f}"] if o.traffic and rate else ["", ""]
-        out.add_row(*cells, ", ".join([*marks, o.note]).strip(", "))
+        note = o.note if len(o.note) <= SHOWN else f"{o.note[: SHOWN - 1]}…"
+        out.add_row(*cells, map_line(o.point.map) or o.order, ", ".join([*marks, note]).strip(", "))
     return out

@@ -56,8 +56,8 @@ class Point:
 
     @property
     def cells(self) -> dict[str, str]:
-        """Of a table."""
-        return {**{n: str(v) for n, v in asdict(self).items()}, "map": map_line(self.map)}
+        """Of a table, but for the map."""
+        return {n: str(v) for n, v in asdict(self).items() if n != "map"}
 
 
 @dataclass

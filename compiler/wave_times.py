@@ -20,10 +20,14 @@ from tilec.ir.expr import Var
 from tilec.native import Trail, wave_trail
 from tilec.targets.gfx942.cycles import Timing
 from tilec.tune.cdna import Point
+from tilec.tune.hopper import widths_of
 
 STEPS = (
     10  # of keys, beside those of a tile's own rows: blocks beside each other take a few to be in their steady state
 )
+
+
+OTHER = 0.2  # of a step's products: by more, a loop that was timed is another
 
 
 @dataclass(frozen=True)
@@ -39,20 +43,22 @@ class Job:
 
 @dataclass(frozen=True)
 class Timed:
-    """`timing` None: it does not compile as its schedule says, and `reason` says why.  `walked`: steps of keys that were run."""
+    """`timing` None: it does not compile as its schedule says, and `reason` says why.  `products`: clocks that
+    matrix units need for those of a step."""
 
     point: Point
     timing: Timing | None = None
-    registers: int = 0
-    walked: int = 0
+    products: float = 0.0
     reason: str = ""
 
     @property
     def step(self) -> float:
-        """Clocks of a step of a block, of those beside it each has its share; without a loop, of all that it does, by step."""
+        """Clocks of a step of a block, of those beside it each has its share.  Where the loop that was timed has not a step's
+        products, as that over keys takes too few steps, it is as much longer than they are as all that the block does."""
         assert self.timing is not None
-        of_all = self.timing.step or self.timing.clocks / max(1, self.walked)
-        return of_all / self.timing.resident
+        t = self.timing
+        same = abs(t.step * t.matrix / t.resident - self.products) < OTHER * self.products
+        return t.step / t.resident if same else self.products / t.matrix
 
 
 Times = Callable[[Sequence[Point]], Iterator[Timed]]
@@ -73,7 +79,7 @@ def call_of(attn: Attention, shape: Mapping[str, int], point: Point) -> dict[str
     return sizes
 
 
-_known: dict[str, tuple[Timing, int, int]] = {}  # by the printed source, of this process
+_known: dict[str, tuple[Timing, float]] = {}  # by the printed source, of this process
 
 
 def time_point(job: Job, point: Point) -> Timed:
@@ -90,7 +96,10 @@ def time_point(job: Job, point: Point) -> Timed:
         text = emit(trail[-1][1]).text
         if text not in _known:
             _known[text] = _run(job, spec, trail, point)
-        return Timed(point, *_known[text])
+        timing, products = _known[text]
+        if not timing.matrix:
+            return Timed(point, reason="its first and its last block have no keys")
+        return Timed(point, timing, products)
     except (Fault, ValueError) as wrong:
         if isinstance(wrong, Fault) and wrong.code == "E0911":
             raise
@@ -99,32 +108,29 @@ def time_point(job: Job, point: Point) -> Timed:
         return Timed(point, reason="; ".join(map(_reason, wrong.faults)))
 
 
-def _run(job: Job, spec: Spec, trail: Trail, point: Point) -> tuple[Timing, int, int]:
-    """(timing, registers, steps) of one block."""
+def _run(job: Job, spec: Spec, trail: Trail, point: Point) -> tuple[Timing, float]:
+    """(timing, clocks of the products of a step) of one block."""
     from tilec.backends.base import Variant, emulated
     from tilec.backends.hip import ALIGNED, compile_program
-    from tilec.count import key_ranges
     from tilec.oracle.units import units_of
-    from tilec.shapes import call_sizes
     from tilec.signature_of import signature_of
     from tilec.targets import target
     from tilec.targets.gfx942.cycles import predict
     from tilec.verify_emulated import EmulatedCall, lacks
     from tilec.verify_spec import Case
 
-    attn = spec.kernel(job.kernel)
+    attn, machine = spec.kernel(job.kernel), target(job.target)
     bound = bind(attn, dict(job.constants))
     made = compile_program(trail[-1][1], Variant(job.constants, ALIGNED))
     sizes = call_of(bound, dict(job.shape), point)
     signature = signature_of(attn, spec.source)
     extent = bound.index(bound.q).extent
     one = isinstance(extent, Var) and sizes[extent.name] <= point.rows
-    call = EmulatedCall(Case(bound, sizes, "normal", 0, units_of(target(job.target))), signature, job.target)
+    call = EmulatedCall(Case(bound, sizes, "normal", 0, units_of(machine)), signature, job.target)
     with lacks(job.target):
         run = call.traced(emulated(made, signature), 1 if one else 2)
-    ranges = key_ranges(dict(trail)["map_blocks"], call_sizes(bound, sizes))
-    walked = max((hi - lo for lo, hi in ranges[1].values()), default=0) if ranges else 0
-    return predict(run), int(made.metadata["registers"]), walked
+    flops = 2 * point.rows * point.keys * sum(widths_of(bound))
+    return predict(run), flops / machine.matrix[bound.tensor(bound.value).dtype]
 
 
 def _reason(wrong: Exception) -> str:

@@ -74,13 +74,13 @@ class WavePoint:
 
     @property
     def cells(self) -> dict[str, str]:
-        """Of a table."""
+        """Of a table, but for the map."""
         s = self.shape
         waves = f"{s.waves} in turns" if s.turns else str(s.waves)
         ahead = f"{s.keys_ahead}, {s.values_ahead}" if s.turns else ""
         seldom = "delayed" if s.seldom is None else f"conditional {s.seldom:g}"
         tile = {"waves": waves, "rows": str(s.rows), "keys": str(s.keys), "ahead": ahead}
-        return {**tile, "rescale": seldom, "map": map_line(self.map)}
+        return {**tile, "rescale": seldom}
 
 
 def neighbours(p: WavePoint, attn: Attention, schedule: Schedule) -> Iterator[WavePoint]:

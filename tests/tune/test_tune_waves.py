@@ -27,9 +27,9 @@ def spec(schedule="", d=128, **more):
     )
 
 
-def timing(step, resident=1):
+def timing(step, resident=1, matrix=0.5):
     return Timing(
-        8 * int(step), resident, step, 8, {"matrix": 0.5, "issue": 0.6, "lds": 0.1, "memory": 0.1}, {"lds": 1}
+        8 * int(step), resident, step, 8, {"matrix": matrix, "issue": 0.6, "lds": 0.1, "memory": 0.1}, {"lds": 1}
     )
 
 
@@ -37,7 +37,9 @@ def pretended(p):
     """Few waves, and few keys ahead, are best; 16 rows to a wave do not compile."""
     if p.rows // p.waves == 16:
         return Timed(p, reason="E0918: spills")
-    return Timed(p, timing(p.rows * p.keys / 4 + 100 * p.waves + p.keys_ahead + (p.seldom is None)), 128, 8)
+    products = p.rows * p.keys / 8
+    step = 2 * products + 100 * p.waves + p.keys_ahead + (p.seldom is None)
+    return Timed(p, timing(step, matrix=products / step), products)
 
 
 @pytest.fixture
@@ -64,12 +66,12 @@ def test_the_walk_over_shapes_and_maps(pretend, capsys):
     assert {o.point.map for o in found.outcomes} >= {None, ("linear", None), ("xcd", "h")}
     data = found.to_data()
     assert data["backend"] == "hip" and data["predicted"] and data["passed_over"] == []
-    assert data["candidates"][0]["cycles"]["busy"]["matrix"] == 0.5
+    assert data["candidates"][0]["cycles"]["busy"]["matrix"] > 0.4
     (row,) = read_rows(data["row"], "r")
     assert row.point == replace(shape, by="record") and row.source.startswith("predicted by tilec tune, cycle model")
     show_table(table(found))
     shown = capsys.readouterr().out
-    assert "predicted, not measured" in shown and "E0918: spills" in shown and "50%" in shown
+    assert "predicted, not measured" in shown and "E0918: spills" in shown and "lds" in shown
 
 
 def test_what_the_spec_pins_is_kept_and_time_that_is_over_leaves_the_start(pretend):
@@ -104,6 +106,12 @@ def test_lines_say_what_they_can_of_a_point():
     assert {(n.shape.rows, n.map) for n in neighbours(p, attn, pinned)} == {(256, p.map)}
 
 
+def test_a_loop_without_a_steps_products_is_not_the_steps():
+    p = Point(8, 256, 64, 0, 16, 8.0)
+    assert Timed(p, timing(1000.0, 2), 250.0).step == 500
+    assert Timed(p, timing(1000.0, 2), 400.0).step == 400.0 / 0.5
+
+
 def test_the_call_that_is_run_has_a_tile_of_rows_and_some_steps():
     attn, p = spec().kernels[0], Point(8, 256, 64, 64, 16, 8.0)
     assert call_of(attn, SIZES, p) == {"B": 1, "M": 256, "N": 256 + 64 * STEPS}
@@ -120,6 +128,4 @@ def test_machine_code_is_timed_or_refused():
     assert found.step > 128 * 64 * 64 * 4 / 2048, "products at the rate of the matrix units"
     assert refused.timing is None and refused.reason.startswith("E0803")
     short = time_point(replace(job, shape=(("B", 1), ("M", 100), ("N", 64))), replace(small, keys=32))
-    assert (
-        short.timing.step == 0 and short.walked == 2 and short.step == short.timing.clocks / 2 / short.timing.resident
-    )
+    assert short.timing.step == 0 and short.step == short.products / short.timing.matrix
