@@ -124,6 +124,10 @@ def plot_of(spec: Spec, attn: Attention, target: str, constants: Mapping[str, in
         message = f"there is no space of shapes to search for {target}"
         hint = "`tile`, `warps` and `stages` lines say each"
         raise TargetFault("E0914", message, note="its kernels have warps that multiply for themselves", hint=hint)
+    if "waves" in case.target.features:
+        message = f"shapes for {target} are not listed alone"
+        hint = "`tilec tune` without `--compile-only` compiles them, predicts how fast they are, and says which do not compile"
+        raise TargetFault("E0914", message, hint=hint)
     check_limits(bound, target)
     values, own = allowed(bound, schedule), user_rows()
     starts = [p for p in measured_points(bound, schedule, own) if all(getattr(p, n) in v for n, v in values.items())]

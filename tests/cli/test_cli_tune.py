@@ -69,6 +69,11 @@ def test_native_kernels_of_gfx942_are_tuned_by_the_cycle_model(run, monkeypatch)
     assert data["candidates"][0]["step_model"] == "cycle model" and data["candidates"][0]["cycles"]["step"] > 0
 
 
+def test_shapes_of_waves_are_not_listed_as_hoppers(run):
+    listed = run("--target", "gfx942", "--compile-only")
+    assert listed.exit_code == 1 and "E0914" in listed.stderr and "without `--compile-only`" in listed.stderr
+
+
 def test_a_record_holds_one_kind_of_rows(run):
     Path("mine.toml").write_text(cdna.write_rows([cdna.Row(64, cdna.Point(8, 256, 64, 0, 16, None), "a model")]))
     mixed = run("--shape", "B=1,M=64,N=64", "--out", "mine.toml")
