@@ -14,7 +14,7 @@ from tilec.targets import target
 from tilec.tune import maps
 from tilec.tune.classes import mask_class
 from tilec.tune.maps import Heads, candidates, record
-from tilec.tune.rank import TIE, Cell, rank, simulated, text
+from tilec.tune.rank import NATIVE, TIE, Cell, rank, simulated, text
 
 MACHINE = target("gfx942")
 CLASSES = list(itertools.product(("full", "growing", "narrow"), (False, True)))
@@ -61,6 +61,33 @@ def test_a_long_call_finds_its_keys_in_the_dies_caches():
         found, linear = (simulated("gfx942", cell, n) for n in (chosen(mask, False), "linear"))
         assert found.l2 >= 0.90 and found.makespan <= (1 + TIE) * linear.makespan
         assert simulated("gfx942", cell, "block_first").l2 <= 0.60
+
+
+NATIVES = {f"{t.rows} x {t.keys} of {t.features}": t for t in NATIVE}
+
+
+@pytest.mark.parametrize("name", NATIVES)
+@pytest.mark.parametrize(("mask", "grouped"), CLASSES)
+def test_the_choice_holds_for_tiles_of_native_kernels(mask, grouped, name):
+    for length, heads in ((1024, 36), (4096, 12)):
+        cell = Cell(mask, length, *((4 * heads, 4) if grouped else (heads, 1)))
+        best, linear = (simulated("gfx942", cell, n, NATIVES[name]) for n in (chosen(mask, grouped), "linear"))
+        assert best.makespan <= linear.makespan * (1 + TIE), cell
+
+
+@pytest.mark.parametrize(("mask", "sharing"), [("full", 1), ("growing", 1), ("growing", 16)])
+def test_long_calls_of_native_kernels_find_their_keys(mask, sharing):
+    tiles, cell = NATIVES["256 x 64 of 128"], Cell(mask, 131072, 128, sharing)
+    found, linear = (simulated("gfx942", cell, n, tiles) for n in (chosen(mask, sharing > 1), "linear"))
+    assert found.l2 >= 0.90 and found.makespan <= (1 + TIE) * linear.makespan
+    assert simulated("gfx942", cell, "block_first", tiles).l2 <= 0.60
+
+
+def test_native_tiles_are_those_that_kernels_begin_with():
+    for t in NATIVE:
+        attn = read_text(kernel(d=f"d : {t.features}", scale=f"scale 1 / sqrt({t.features})", schedule="")).kernels[0]
+        sizes = dict(lower(attn, "gfx942", backend="hip", features=frozenset({"aligned"})).tile)
+        assert (sizes["TQ"], sizes["TK"]) == (t.rows, t.keys)
 
 
 def test_the_record_is_text_that_reads_back():
