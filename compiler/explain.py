@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tilec import explain_maps, explain_native, explain_step
+from tilec import explain_machine, explain_maps, explain_native, explain_step
 from tilec.arith.formula import Normal, normalise
 from tilec.arith.verdicts import Safety, rows_safe
 from tilec.budget import Budget, shared_memory
 from tilec.count import Counts, bound_statements, count_tiles, key_loops, tile_of
 from tilec.dsl.faults import Source, TargetFault, Warn, render
+from tilec.explain_machine import MachineFacts, machine_facts
 from tilec.explain_maps import MapFacts, map_facts
 from tilec.explain_native import NativeFacts, native_facts
 from tilec.explain_step import StepFacts, step_facts
@@ -46,7 +47,7 @@ class Explanation:
     """`program`: one thread of control, whose loops have their proofs; `lowered`: what is printed.
 
     `counts`, `roof` and `maps` need extents, `roof` a target with speed rows, `maps` one of dies; `step` one whose issue is
-    described; `native` a program of roles."""
+    described; `native` a program of roles, `machine` one of waves."""
 
     attn: Attention
     target: Target
@@ -65,6 +66,7 @@ class Explanation:
     native: NativeFacts | None
     maps: MapFacts | None
     step: StepFacts | None
+    machine: MachineFacts | None
 
 
 def explain(
@@ -112,7 +114,16 @@ def explain(
         native=native_facts(found.program, attn, target, sizes) if found.backend == "cuda" else None,
         maps=maps,
         step=step_facts(program, found.program, attn, target) if attn.k in tile else None,
+        machine=_machine(found, attn, source, sizes, tile),
     )
+
+
+def _machine(
+    found: Lowering, attn: Attention, source: Source, sizes: Mapping[str, int] | None, tile: Mapping[str, int]
+) -> MachineFacts | None:
+    if found.backend != "hip" or found.artifact is None:
+        return None
+    return machine_facts(found.artifact, attn, source, sizes, tile)
 
 
 def explain_kernel(
@@ -177,6 +188,7 @@ def to_data(e: Explanation) -> dict[str, Any]:
         "roofline": None if e.roof is None else _roof_data(e.roof),
         "native": None if e.native is None else explain_native.to_data(e.native),
         "step": None if e.step is None else explain_step.to_data(e.step),
+        "machine": None if e.machine is None else explain_machine.to_data(e.machine),
         "maps": None if e.maps is None else explain_maps.to_data(e.maps),
     }
 
@@ -232,6 +244,8 @@ def to_text(e: Explanation) -> str:
         lines += explain_native.lines(e.native)
     if e.step is not None:
         lines += explain_step.lines(e.step)
+    if e.machine is not None:
+        lines += explain_machine.lines(e.machine)
     if e.maps is not None:
         lines += explain_maps.lines(e.maps)
     if e.roof is not None:

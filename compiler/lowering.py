@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from tilec.backends.base import backend as half
 from tilec.backends.base import usual
@@ -14,14 +15,18 @@ from tilec.ir.nodes import Program
 from tilec.targets import Backend
 from tilec.targets import target as target_of
 
+if TYPE_CHECKING:
+    from tilec.backends.base import Artifact
+
 
 @dataclass(frozen=True)
 class Lowering:
-    """`passes`: (name, program after it), in order.  `passed_over`: as of an Artifact."""
+    """`passes`: (name, program after it), in order.  `passed_over`: as of an Artifact.  `artifact`: of a native kernel."""
 
     backend: str
     passes: Sequence[tuple[str, Program]]
     passed_over: tuple[str, ...]
+    artifact: Artifact | None = None
 
     @property
     def program(self) -> Program:
@@ -58,12 +63,15 @@ def lowering(spec: Spec, attn: Attention, target: str, backend: str | None = Non
     compiler = Compiler(spec, attn, backend or chosen.backend, Store(chosen.cache, chosen.lock_wait))
     schedule = spec.schedule(attn.name, target)
 
-    def attempt(b: Backend) -> tuple[str, Sequence[tuple[str, Program]]]:
+    def attempt(b: Backend) -> Lowering:
         features = usual(half(b.name).features)
         if not b.prints:
-            return b.name, routed(attn, target, schedule, b.name, features=features).passes
-        kept = compiler.compiled(half(b.name), attn, target, Variant((), features)).sources[PROGRAM]
-        return b.name, next(t for t in trails(attn, target, schedule) if show_program(t[-1][1]) == kept)
+            return Lowering(b.name, routed(attn, target, schedule, b.name, features=features).passes, ())
+        made = compiler.compiled(half(b.name), attn, target, Variant((), features))
+        kept = made.sources[PROGRAM]
+        return Lowering(
+            b.name, next(t for t in trails(attn, target, schedule) if show_program(t[-1][1]) == kept), (), made
+        )
 
-    (name, passes), refused = first(target_of(target), compiler.backend, attempt, spec.source)
-    return Lowering(name, passes, tuple(map(str, refused)))
+    found, refused = first(target_of(target), compiler.backend, attempt, spec.source)
+    return replace(found, passed_over=tuple(map(str, refused)))

@@ -12,8 +12,9 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
+from typing import TYPE_CHECKING
 
-from tilec.dsl.faults import Fault, Faults
+from tilec.dsl.faults import Fault, Faults, Source
 from tilec.frontend import Spec, bind, read_text
 from tilec.ir.attention import Attention
 from tilec.ir.expr import Var
@@ -22,11 +23,11 @@ from tilec.targets.gfx942.cycles import Timing
 from tilec.tune.cdna import Point
 from tilec.tune.hopper import widths_of
 
-STEPS = (
-    10  # of keys, beside those of a tile's own rows: blocks beside each other take a few to be in their steady state
-)
+if TYPE_CHECKING:
+    from tilec.backends.base import Artifact
 
-
+# Of keys, beside those of a tile's own rows: blocks beside each other take a few to be in their steady state.
+STEPS = 10
 OTHER = 0.2  # of a step's products: by more, a loop that was timed is another
 
 
@@ -65,14 +66,14 @@ Times = Callable[[Sequence[Point]], Iterator[Timed]]
 """Points as they are timed, in any order."""
 
 
-def call_of(attn: Attention, shape: Mapping[str, int], point: Point) -> dict[str, int]:
-    """Extents of the call that is run: as many rows as a tile, keys for STEPS beside them, one of everything else that is
-    outside a tile; no more than `shape`."""
+def call_of(attn: Attention, shape: Mapping[str, int], rows: int, keys: int) -> dict[str, int]:
+    """Extents of the call that is run, in tiles of that size: as many rows as a tile, keys for STEPS beside them, one of
+    everything else that is outside a tile; no more than `shape`."""
     sizes = dict(shape)
     for i in attn.outer:
         if isinstance(i.extent, Var) and i.extent.name in sizes:
             sizes[i.extent.name] = min(1, shape[i.extent.name])
-    for name, most in ((attn.q, point.rows), (attn.k, point.rows + STEPS * point.keys)):
+    for name, most in ((attn.q, rows), (attn.k, rows + STEPS * keys)):
         extent = attn.index(name).extent
         if isinstance(extent, Var):
             sizes[extent.name] = min(shape[extent.name], most)
@@ -110,8 +111,22 @@ def time_point(job: Job, point: Point) -> Timed:
 
 def _run(job: Job, spec: Spec, trail: Trail, point: Point) -> tuple[Timing, float]:
     """(timing, clocks of the products of a step) of one block."""
-    from tilec.backends.base import Variant, emulated
+    from tilec.backends.base import Variant
     from tilec.backends.hip import ALIGNED, compile_program
+    from tilec.targets import target
+
+    bound, machine = bind(spec.kernel(job.kernel), dict(job.constants)), target(job.target)
+    made = compile_program(trail[-1][1], Variant(job.constants, ALIGNED))
+    flops = 2 * point.rows * point.keys * sum(widths_of(bound))
+    found = timing_of(made, bound, spec.source, dict(job.shape), point.rows, point.keys)
+    return found, flops / machine.matrix[bound.tensor(bound.value).dtype]
+
+
+def timing_of(
+    made: Artifact, bound: Attention, source: Source, shape: Mapping[str, int], rows: int, keys: int
+) -> Timing:
+    """Of a block of compiled machine code, in a call that is no larger than `shape`.  Raises the faults of `lacks`."""
+    from tilec.backends.base import emulated
     from tilec.oracle.units import units_of
     from tilec.signature_of import signature_of
     from tilec.targets import target
@@ -119,18 +134,12 @@ def _run(job: Job, spec: Spec, trail: Trail, point: Point) -> tuple[Timing, floa
     from tilec.verify_emulated import EmulatedCall, lacks
     from tilec.verify_spec import Case
 
-    attn, machine = spec.kernel(job.kernel), target(job.target)
-    bound = bind(attn, dict(job.constants))
-    made = compile_program(trail[-1][1], Variant(job.constants, ALIGNED))
-    sizes = call_of(bound, dict(job.shape), point)
-    signature = signature_of(attn, spec.source)
+    sizes, signature = call_of(bound, shape, rows, keys), signature_of(bound, source)
     extent = bound.index(bound.q).extent
-    one = isinstance(extent, Var) and sizes[extent.name] <= point.rows
-    call = EmulatedCall(Case(bound, sizes, "normal", 0, units_of(machine)), signature, job.target)
-    with lacks(job.target):
-        run = call.traced(emulated(made, signature), 1 if one else 2)
-    flops = 2 * point.rows * point.keys * sum(widths_of(bound))
-    return predict(run), flops / machine.matrix[bound.tensor(bound.value).dtype]
+    one = isinstance(extent, Var) and sizes[extent.name] <= rows
+    call = EmulatedCall(Case(bound, sizes, "normal", 0, units_of(target(made.target))), signature, made.target)
+    with lacks(made.target):
+        return predict(call.traced(emulated(made, signature), 1 if one else 2))
 
 
 def _reason(wrong: Exception) -> str:

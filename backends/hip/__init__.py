@@ -122,6 +122,7 @@ def _artifact(program: Program, printed: Printed, variant: Variant, rounding: Ro
         "registers": found.registers,
         "rounding": rounding,
         "matrices": sum(found.products.values()),
+        "machine": found.to_data(),
     }
     stem = f"{printed.function}_{program.target}"
     sources = {f"{stem}.hip": printed.text, PROGRAM: show_program(program)}

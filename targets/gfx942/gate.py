@@ -47,6 +47,12 @@ class Needs:
         """Of a SIMD, as far as registers allow."""
         return waves_of(self.registers)
 
+    def to_data(self) -> dict[str, int]:
+        """JSON values; `kept`: the most that a loop with products does with scalars that are kept in lanes."""
+        names = ("registers", "accumulators", "scalars", "spills", "scratch", "lds", "barriers", "instructions")
+        kept = max((n for _, n in self.kept), default=0)
+        return {n: getattr(self, n) for n in names} | {"products": sum(self.products.values()), "kept": kept}
+
 
 def text_of(code: CodeObject, listing: Listing, kernel: str) -> tuple[Instruction, ...]:
     """A kernel's instructions: from its entry to the next kernel's."""

@@ -85,7 +85,7 @@ def test_other_kernels_of_a_chip_of_dies_are_tuned_by_the_static_bound(run):
     data = json.loads(run(*words, "--backend", "triton", "--json").stdout)
     assert data["predicted"] and data["schedule"].startswith("schedule f on gfx942 { tile q = ")
     assert {c["step_model"] for c in data["candidates"]} <= {"static bound", ""}
-    Path("f.tile").write_text(SPEC.replace("d : 64", "d : 96"))
+    Path("f.tile").write_text(SPEC.replace("d : 64", "d : 24"))
     shown = run(*words, "--out", "mine.toml")
     assert shown.stdout.startswith("hip passed over: ") and "triton: predicted, not measured" in shown.stdout
     assert shown.exit_code == 1 and "E0914" in shown.stderr and not Path("mine.toml").exists()
