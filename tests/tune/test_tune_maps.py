@@ -75,7 +75,7 @@ def test_the_choice_holds_for_tiles_of_native_kernels(mask, grouped, name):
         assert best.makespan <= linear.makespan * (1 + TIE), cell
 
 
-@pytest.mark.parametrize(("mask", "sharing"), [("full", 1), ("growing", 1), ("growing", 16)])
+@pytest.mark.parametrize(("mask", "sharing"), [("full", 1), ("full", 16), ("growing", 1), ("growing", 16)])
 def test_long_calls_of_native_kernels_find_their_keys(mask, sharing):
     tiles, cell = NATIVES["256 x 64 of 128"], Cell(mask, 131072, 128, sharing)
     found, linear = (simulated("gfx942", cell, n, tiles) for n in (chosen(mask, sharing > 1), "linear"))
