@@ -33,12 +33,17 @@ def load(artifact: Artifact, signature: Signature, device: torch.device) -> Cuda
     return CudaLauncher(artifact, signature, device)
 
 
+class NoContext(RuntimeError):
+    """The thread has no CUDA context: it has made no call of the runtime API yet."""
+
+
 def done(result: tuple[Any, ...]) -> Any:
-    """The value of a driver call.  Raises RuntimeError where it failed."""
+    """The value of a driver call.  Raises RuntimeError where it failed, NoContext for want of a context."""
     error, *values = result
     if error != driver.CUresult.CUDA_SUCCESS:
         _, text = driver.cuGetErrorString(error)
-        raise RuntimeError(f"CUDA driver: {text.decode() if text else error}")
+        kind = NoContext if error == driver.CUresult.CUDA_ERROR_INVALID_CONTEXT else RuntimeError
+        raise kind(f"CUDA driver: {text.decode() if text else error}")
     return values[0] if len(values) == 1 else tuple(values)
 
 
@@ -218,6 +223,14 @@ class Kernel:
         """The same with tensors in the order of `names`, which only the first launch of a Shape needs, and their addresses."""
         if shape.blocks == 0:
             return
+        try:
+            self._launch(shape, tensors, addresses)
+        except NoContext:
+            self._enter()
+            self._launch(shape, tensors, addresses)
+
+    def _launch(self, shape: Shape, tensors: Sequence[Tensor], addresses: tuple[int, ...]) -> None:
+        """Raises NoContext, which leaves all as it was, on a thread without one: maps need it as launches do."""
         if shape.arguments is None:
             shape.arguments = self._pack(shape, tensors)
         arguments = shape.arguments
@@ -228,11 +241,6 @@ class Kernel:
             if self.counters is not None and arguments.counter is not None:
                 arguments.counter.value = self.counters.of(stream)
             said = shape.start(stream, arguments.address, 0)
-            if (
-                said[0] == driver.CUresult.CUDA_ERROR_INVALID_CONTEXT
-            ):  # the thread's first call, and not of the runtime API
-                self._enter()
-                said = shape.start(stream, arguments.address, 0)
         if said[0]:
             done(said)
 

@@ -24,15 +24,16 @@ class Map(tuple):
 
 
 class Driver:
-    """Succeeds at everything that is allowed in its thread's capture mode.  `launches`: (grid, threads, shared bytes, stream,
-    arguments); `memory`: what was allocated; `cleared` and `awaited`: streams."""
+    """Succeeds at everything that is allowed in its thread's capture mode, on threads with a context, which the one that made it
+    has.  `launches`: (grid, threads, shared bytes, stream, arguments); `memory`: what was allocated; `cleared` and `awaited`:
+    streams."""
 
     CUresult = SimpleNamespace(CUDA_SUCCESS=0, CUDA_ERROR_INVALID_CONTEXT=201)
 
     def __init__(self, kinds):
         self.kinds, self.launches, self.maps = kinds, [], []
         self.copies = {}
-        self.memory, self.cleared, self.awaited, self.contexts = [], [], [], {}
+        self.memory, self.cleared, self.awaited, self.contexts = [], [], [], {get_ident(): "first"}
         self.stream, self.capturing, self.mode = STREAM, False, 0
 
     def exchange(self, mode):
@@ -81,6 +82,8 @@ class Driver:
     cuuint32_t = cuuint64_t
 
     def cuTensorMapEncodeTiled(self, *given):
+        if get_ident() not in self.contexts:
+            return 201, None
         self.maps.append(Map(given))
         return 0, self.maps[-1]
 
@@ -92,6 +95,8 @@ class Driver:
         return copy
 
     def cuTensorMapReplaceAddress(self, held, address):
+        if get_ident() not in self.contexts:
+            return (201,)
         if address % 16:
             return (1,)
         held.base = address
