@@ -8,8 +8,9 @@ every value of the extents, in the order asked for; `grid.order` and `grid.numbe
     block_first     the first row tile of every head, then the second of every head, …
     longest_first   for masks whose rows see more keys the later they come (causal): the last row tile of every head first, so
                     that the tail of the grid is made of short tiles (Graham 1969, LPT).  By sections of heads whose keys
-                    and values about fit in part of the L2 together, or of as many as `window` says.  All are of
-                    one size but the last: long tiles of a small last section would be the tail
+                    and values about fit in part of the L2 together, and no more than have `fill` tiles, or of as many
+                    as `window` says.  All are of one size but the last: long tiles of a small last section would be
+                    the tail
     xcd             blocks go to chiplets round robin (AMD); the map gives each chiplet one run of consecutive tiles, or, with
                     `chunk`, that many heads at a time: heads of its own, in either case.  Under longest_first a chunk is a
                     section, and `span` widens chunks where heads have few row tiles, so that tails stay short
@@ -56,7 +57,9 @@ class BlockMap:
     there are chunks, else for as many as `l2` holds, and on chiplets, whose L2 is smaller, one.  `fold`: two row tiles a block.
 
     `bytes_per_key`: of K and V of one key head together, and `sharing`: how many consecutive heads read the same one; with
-    `l2` bytes of cache they size the sections of longest_first."""
+    `l2` bytes of cache they size the sections of longest_first, and with `fill`: the tiles of a section are no more than that
+    by a head.  The first tiles of a section read its keys and values from memory and the others from the cache, so where the
+    former are more than run at once, memory is waited for and then idle."""
 
     order: Order = "linear"
     xcds: int = 1
@@ -65,6 +68,7 @@ class BlockMap:
     bytes_per_key: int = 1
     sharing: int = 1
     keys: Expr = Int(1)  # noqa: RUF009  (interned)
+    fill: int | None = None
     chunk: int | None = None
     window: int | None = None
     span: int | None = None
@@ -136,7 +140,7 @@ def coordinates(coords: Coords, tile: Expr, m: BlockMap, names: FreeNames) -> tu
         lets, number = runs(tile, product(coords), m.xcds, names)
     if m.order == "block_first":
         return (*lets, *sections(coords, number, None, last_first, names))
-    section = _section(m, names) if last_first else None
+    section = _section(m, coords[0][1], names) if last_first else None
     if section is not None:
         return (*lets, *sections(coords, number, section, last_first, names))
     return (*lets, *head_by_head(coords, number, last_first, names))
@@ -147,7 +151,7 @@ def _chunk(m: BlockMap, chunk: int, row_tiles: Expr) -> Expr:
     return Int(chunk) if m.span is None else mul(chunk, cdiv(m.span, mul(m.xcds * chunk, row_tiles)))
 
 
-def _section(m: BlockMap, names: FreeNames) -> Sizes | None:
+def _section(m: BlockMap, row_tiles: Expr, names: FreeNames) -> Sizes | None:
     """Heads of a section, of the number of all heads; None for one."""
     window = m.window
     if window is not None:
@@ -156,11 +160,13 @@ def _section(m: BlockMap, names: FreeNames) -> Sizes | None:
     if m.xcds > 1 or budget == 0:  # a chiplet walks its heads one by one: its own L2 holds one
         return None
     fit, count = names("fit"), names("count")
+    cached = floordiv(budget, maximum(1, m.keys))
+    most = cached if m.fill is None else minimum(cached, cdiv(m.fill, maximum(1, row_tiles)))
 
     def alike(heads: Expr) -> tuple[tuple[Stmt, ...], Expr]:
         rounded = floordiv(add(mul(2, heads), fit), mul(2, fit))
         lets = (
-            Let(fit.name, maximum(1, floordiv(budget, maximum(1, m.keys)))),
+            Let(fit.name, maximum(1, most)),
             Let(count.name, maximum(1, rounded)),
         )
         return lets, floordiv(sub(add(heads, count), 1), count)
