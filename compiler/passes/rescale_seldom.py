@@ -4,7 +4,8 @@ Contract.  In: key loops as `overlap` leaves them, whose steps raise a running m
 gathered shrinks, exp2 of how far the maximum rose, and multiply the accumulator by it.  Out: in each of these steps
 
     STAY   a row keeps the maximum in use unless it rises by more than `most` in the units of the exponent.  A row that has seen
-           no live key (its maximum is -inf) always moves
+           no live key (its maximum is -inf) always moves.  The tile's maximum is compared with a limit that is known before
+           it, so that what stands between it and the exponentials is a comparison
     SKIP   the accumulator's multiplication has no effect in rows that stayed (`unless` their factor is 1), so a warp in which
            no row moved leaves it out
 
@@ -20,8 +21,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilec.dsl.faults import ScheduleFault
-from tilec.ir.build import compare, where
-from tilec.ir.expr import Expr, Float, Op, Read, Reduce, substitute, walk
+from tilec.ir.build import add, compare, where
+from tilec.ir.expr import Float, Op, Read, Reduce
 from tilec.ir.nodes import Compute, For, Program, Slot, Stmt, rewrite
 
 ONE = Float(1.0)
@@ -44,43 +45,45 @@ def rescale_seldom(program: Program, most: float) -> Program:
 def _step(body: tuple[Stmt, ...], most: float) -> tuple[Stmt, ...]:
     """One step, rewritten."""
     computes = [s for s in body if isinstance(s, Compute)]
-    raised = [(s, before) for s in computes if (before := _raised(s)) is not None]
+    raised = [(s, *both) for s in computes if (both := _raised(s)) is not None]
     if len(raised) != 1:
         raise _unfit("one running maximum")
-    ((top, before),) = raised
-    rises = [(s, rise) for s in computes if (rise := _exponent(s)) is not None and before in walk(rise)]
+    ((top, before, of_tile),) = raised
+    rises = [(s, scale) for s in computes if (scale := _multiple(s, before)) is not None]
     if len(rises) != 1:
         raise _unfit("one factor by which the running maximum shrinks what was gathered")
-    ((shrink, rise),) = rises
+    ((shrink, scale),) = rises
     factor = Read(shrink.dst.buffer)
     scaled = [s for s in computes if s.value is Op("*", (Read(s.dst.buffer), factor))]
     if not scaled:
         raise _unfit("an accumulator that is multiplied by one factor")
-    new = Read(top.dst.buffer)
-    base: dict[Expr, Expr] = {x: new for x in walk(rise) if isinstance(x, Read) and x is not before}
-    near = compare(">=", substitute(rise, base), Float(-most))
-    stay = Compute(Slot(new.buffer), where(near, before, new))
+    rise = Float(most) if scale == 1.0 else Op("/", (Float(most), Float(scale)))  # as it is, for readers
+    new, limit = Read(top.dst.buffer), add(before, rise)
+    stay = Compute(top.dst, where(compare("<=", new, limit), before, new))
     out: list[Stmt] = []
     for s in body:
         if s in scaled:
             assert isinstance(s, Compute)
             s = replace(s, unless=compare("==", factor, ONE))
-        out += (s, stay) if s is top else (s,)
+        out += (replace(top, value=of_tile), stay) if s is top else (s,)
     return tuple(out)
 
 
-def _raised(s: Compute) -> Read | None:
-    """What a running maximum was before this raises it."""
+def _raised(s: Compute) -> tuple[Read, Reduce] | None:
+    """What a running maximum was before this raises it, and the maximum of the step's tile."""
     match s.value:
-        case Op("max", (Read(_, None) as before, Reduce("max"))) if s.dst == Slot(s.dst.buffer):
-            return before
+        case Op("max", (Read(_, None) as before, Reduce("max") as of_tile)) if s.dst == Slot(s.dst.buffer):
+            return before, of_tile
     return None
 
 
-def _exponent(s: Compute) -> Expr | None:
+def _multiple(s: Compute, before: Read) -> float | None:
+    """The positive number of times that the rise of the maximum `before` is the exponent of a factor which this computes."""
     match s.value:
-        case Op("exp2", (exponent,)):
-            return exponent
+        case Op("exp2", (Op("-", (x, Read())),)) if x is before:
+            return 1.0
+        case Op("exp2", (Op("*", (Op("-", (x, Read())), Float(scale))),)) if x is before and scale > 0:
+            return scale
     return None
 
 

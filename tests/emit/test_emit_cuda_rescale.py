@@ -35,7 +35,7 @@ def left_out(p):
 
 @pytest.mark.parametrize(
     ("lines", "found"),
-    [("", "-8.0"), ("rescale delayed", None), ("rescale conditional 8", "-8.0"), ("rescale conditional 2.5", "-2.5")],
+    [("", "8.0"), ("rescale delayed", None), ("rescale conditional 8", "8.0"), ("rescale conditional 2.5", "2.5")],
 )
 def test_the_line_decides(lines, found):
     read = attention(128, CAUSAL, lines)
@@ -43,7 +43,7 @@ def test_the_line_decides(lines, found):
     for p in (lower_native(attn, "sm90", schedule), program_at(attn, "sm90", schedule, next(points(attn, schedule)))):
         assert len(left_out(p)) == (0 if found is None else 2)
         text = [str(s.value) for r in p.roles for s in walk(r.body) if isinstance(s, Compute)]
-        assert sum(f">= {found}, @row_max" in x for x in text) == len(left_out(p))
+        assert sum(f"<= @row_max + {found} / " in x for x in text) == len(left_out(p))
 
 
 def test_what_is_printed():

@@ -158,7 +158,9 @@ def test_a_line_is_honoured(lines):
     program = lowered(spec(CAUSAL, schedule=f"schedule f on gfx942 {{ {lines} }}"))
     tile, text = dict(program.tile), show_program(program)
     assert (tile["TQ"], tile["TK"], program.roles[0].count) == LINES[lines]
-    assert ("unless" in text) == ("delayed" not in lines) and (">= -4.0" in text) == ("conditional 4" in lines)
+    assert ("unless" in text) == ("delayed" not in lines) and ("<= @row_max + 4.0 / " in text) == (
+        "conditional 4" in lines
+    )
     assert ("if w < 4" in text) == (program.roles[0].count == 8)
 
 
