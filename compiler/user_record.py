@@ -37,7 +37,8 @@ def _rows(read: Callable[[str, str], tuple[T, ...]]) -> tuple[T, ...]:
 def record_digest() -> str | None:
     """SHA-256 of its text, which compiled kernels depend on; None without the variable.  Raises as `user_rows`."""
     path = settings().record
-    user_rows(), user_wave_rows()
+    for read in (user_rows, user_wave_rows):
+        read()  # a record that cannot be read is refused here as well
     return None if path is None else sha256(_text(path).encode()).hexdigest()
 
 

@@ -19,9 +19,8 @@ from tilec.targets.gfx942.listing import Instruction, Listing
 
 LDS = 65536
 MATRIX, LANES = "v_mfma_", ("v_readlane_b32", "v_writelane_b32")
-SHARE = (
-    2  # matrix instructions, of 16 issue slots and more, to each of LANES in their loop (AMD CDNA 3 ISA, 7.1: 8 passes)
-)
+# Matrix instructions, of 16 issue slots and more, to each of LANES in their loop (AMD CDNA 3 ISA, 7.1: 8 passes).
+SHARE = 2
 
 
 @dataclass(frozen=True)
