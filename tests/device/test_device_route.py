@@ -4,11 +4,11 @@ share nothing: threads, streams, captured graphs.
 A wrong barrier or a shared counter can hang for ever, so a time-out ends the process.
 """
 
-import os
 from threading import Thread
 
 import pytest
 import torch
+from timing_kit import alone
 
 import tilec
 
@@ -169,7 +169,7 @@ def test_a_module_needs_no_compiler(tmp_path, monkeypatch):
     close(causal(q, wide, v), q, wide, v)
 
 
-@pytest.mark.skipif("PYTEST_XDIST_WORKER" in os.environ, reason="times need the machine to themselves")
+@alone
 def test_what_a_call_costs_on_the_host(attend, record_property):
     import time
 
