@@ -13,7 +13,7 @@ from tilec.ir.attention import Attention
 from tilec.legality import choose_backend
 from tilec.targets import target as target_of
 from tilec.terminal import bar, show_json, show_table
-from tilec.tune import cdna, hopper
+from tilec.tune import cdna, hopper, tables
 from tilec.tune.caches import dies_of
 from tilec.tune_spec import Options, candidate_table, keep, list_candidates, replace_text, tune_kernel, tuned_table
 
@@ -104,4 +104,4 @@ def _predicted(
 def keep_predicted(path: Path, row: cdna.Row) -> None:
     """Writes `row` into the record at `path`, beside its other rows.  ValueError if the file is no record."""
     rows = cdna.read_rows(path.read_text(encoding="utf-8"), str(path)) if path.exists() else ()
-    replace_text(path, cdna.write_rows(cdna.put(rows, row)))
+    replace_text(path, cdna.write_rows(tables.put(rows, row)))

@@ -22,10 +22,10 @@ from tilec.measure import Plan
 from tilec.native import native_case
 from tilec.targets import warp_wide
 from tilec.tune.classes import length_class, mask_class, score_class
-from tilec.tune.hopper import Point, Row, measured_points, points, read_rows, widths_of
+from tilec.tune.hopper import Point, Row, measured_points, points, read_rows, widths_of, write_rows
 from tilec.tune.search import search
 from tilec.tune.space import allowed, neighbours
-from tilec.tune.write import put, write_rows
+from tilec.tune.tables import put
 from tilec.tuner import Outcome, Progress
 from tilec.user_record import user_rows
 
@@ -227,9 +227,9 @@ def tune_kernel(
 
 def row_of(attn: Attention, keys: int, point: Point, source: str) -> Row:
     """The record's row for kernels of this one's width and classes, with sequences of so many keys."""
-    classes = tuple(frozenset({c}) for c in (mask_class(attn), score_class(attn), length_class(keys)))
+    classes = (frozenset({mask_class(attn)}), frozenset({score_class(attn)}), frozenset({length_class(keys)}))
     width, value = widths_of(attn)
-    return Row(width, (classes[0], classes[1], classes[2]), point, source, None if value == width else value)
+    return Row(width, point, source, None if value == width else value, classes)
 
 
 def keep(path: Path, row: Row) -> None:

@@ -6,7 +6,6 @@ is; what it leaves free comes from the table.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
@@ -19,6 +18,7 @@ from tilec.passes.split_rows import LEGAL
 from tilec.passes.stage_copies import STAGES
 from tilec.schedule import Schedule
 from tilec.targets import Target
+from tilec.tune import tables
 from tilec.tune.hopper import width_of
 
 
@@ -37,15 +37,10 @@ class Point:
 
 @cache
 def table() -> tuple[tuple[int, str | None, Point], ...]:
-    """(width, target or None, point) of each row, in the order of the text; ValueError for one without a source."""
+    """(width, target or None, point) of each row, in the order of the text.  Raises ValueError as `tables.read`."""
     text = resources.files("tilec.tune").joinpath("ampere.toml").read_text(encoding="utf-8")
-    out = []
-    for row in tomllib.loads(text)["point"]:
-        width, on = row.pop("width"), row.pop("on", None)
-        if not row.pop("source", ""):
-            raise ValueError(f"ampere.toml: {row} has no source")
-        out.append((width, on, Point(**row)))
-    return tuple(out)
+    found = tables.read(text, "ampere.toml", "point", Point, {"on": str})
+    return tuple((head["width"], head.get("on"), point) for point, head in found)
 
 
 def points(attn: Attention, machine: Target, schedule: Schedule) -> Iterator[Point]:

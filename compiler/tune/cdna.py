@@ -6,8 +6,6 @@ first.  A point without a source is an error.  What a schedule pins is taken as 
 
 from __future__ import annotations
 
-import json
-import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -17,6 +15,7 @@ from tilec.cdna_lines import BLOCK, TURNS
 from tilec.ir.attention import Attention
 from tilec.passes.split_rows import LEGAL
 from tilec.schedule import Schedule
+from tilec.tune import tables
 from tilec.tune.hopper import width_of, widths_of
 
 TABLE = "waves"  # of a record
@@ -43,50 +42,22 @@ class Point:
         return 512 // max(1, self.waves // 4)
 
 
-@dataclass(frozen=True)
-class Row:
-    """For kernels of `width` contracted features and `value` of the value's (None: as many)."""
-
-    width: int
-    point: Point
-    source: str
-    value: int | None = None
-
-    @property
-    def widths(self) -> tuple[int, int]:
-        """Features contracted, and of the value."""
-        return self.width, self.value or self.width
+Row = tables.Row[Point]
 
 
 def read_rows(text: str, path: str) -> tuple[Row, ...]:
-    """The tables `waves` of a record, in the order of the text.  ValueError for one without a source or with a name that is no
-    field."""
-    out = []
-    for row in tomllib.loads(text).get(TABLE, []):
-        head = {n: row.pop(n, None) for n in ("width", "value", "source")}
-        if not head["source"] or not head["width"]:
-            raise ValueError(f"{path}: {row} has no source or no width")
-        try:
-            out.append(Row(int(head["width"]), Point(**{"seldom": None, **row}), str(head["source"]), head["value"]))
-        except TypeError as wrong:
-            raise ValueError(f"{path}: {row}: {wrong}") from None
-    return tuple(out)
+    """The tables `waves` of a record, in the order of the text.  Raises ValueError as `tables.read`."""
+    found = tables.read(text, path, TABLE, Point, {"value": int}, ("keys_ahead", "values_ahead"))
+    return tuple(Row(point=point, **head) for point, head in found)
 
 
-def write_rows(rows: Iterable[Row]) -> str:
+def write_rows(some: Iterable[Row]) -> str:
     """TOML that `read_rows` reads back."""
-    out = [HEAD]
-    for r in rows:
-        values = {"width": r.width, "value": r.value, **asdict(r.point), "source": r.source}
-        values.pop("by")
-        lines = (f"{n} = {json.dumps(v)}\n" for n, v in values.items() if v is not None)
-        out.append(f"\n[[{TABLE}]]\n" + "".join(lines))
-    return "".join(out)
-
-
-def put(rows: Iterable[Row], row: Row) -> tuple[Row, ...]:
-    """`rows` with `row` in place of one for the same widths, or at the end."""
-    return (*(r for r in rows if r.widths != row.widths), row)
+    out = HEAD
+    for r in some:
+        point = {n: v for n, v in asdict(r.point).items() if n != "by"}
+        out += "\n" + tables.show(TABLE, {"width": r.width, "value": r.value, **point, "source": r.source})
+    return out
 
 
 @cache

@@ -7,9 +7,8 @@ holds for; the first row that holds counts.  What a schedule pins is taken as it
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib import resources
 from itertools import product
@@ -18,8 +17,11 @@ from typing import Literal
 from tilec.ir.attention import Attention
 from tilec.ir.expr import Int
 from tilec.schedule import Schedule
+from tilec.tune import tables
 from tilec.tune.classes import LengthClass, known_length, mask_class, score_class
 
+TABLE = "point"  # of a record
+HEAD = "# Shapes of native Hopper kernels, as measured; name this file in TILEC_RECORD to use it.\n"
 ROWS = 64  # of a warpgroup's matrix instruction
 DEPTH = 16  # keys of one step of the product with values
 QUERIES: tuple[Literal["registers", "shared"], ...] = ("registers", "shared")
@@ -46,24 +48,19 @@ class Point:
 
 
 CLASSES = ("mask", "score", "length")
-KEYS = ("width", "value", *CLASSES, "source")
+Words = tuple[frozenset[str], frozenset[str], frozenset[str]]
 
 
 @dataclass(frozen=True)
-class Row:
-    """For kernels of `width` contracted features, and `value` of the value's (None: as many).  `classes`: for each of CLASSES
-    the words of which one must apply; empty for all kernels."""
+class Row(tables.Row[Point]):
+    """`classes`: for each of CLASSES the words of which one must apply; empty for all kernels."""
 
-    width: int
-    classes: tuple[frozenset[str], frozenset[str], frozenset[str]]
-    point: Point
-    source: str
-    value: int | None = None
+    classes: Words = (frozenset(), frozenset(), frozenset())
 
     @property
-    def widths(self) -> tuple[int, int]:
-        """Features contracted, and of the value."""
-        return self.width, self.value or self.width
+    def kernels(self) -> object:
+        """Those of its widths and its classes."""
+        return self.widths, self.classes
 
     def holds(self, attn: Attention, length: LengthClass | None = None) -> bool:
         """Whether the classes of the kernel are among those of the row; `length` is that of its calls, where the text of the
@@ -75,22 +72,23 @@ class Row:
 
 
 def read_rows(text: str, path: str) -> tuple[Row, ...]:
-    """The rows of a record, in the order of the text.  ValueError for one without a source or with a name that is no field."""
+    """The tables `point` of a record, in the order of the text.  Raises ValueError as `tables.read`."""
     out = []
-    for row in tomllib.loads(text).get("point", []):
-        unknown = set(row) - {f.name for f in fields(Point)} - set(KEYS)
-        if unknown:
-            raise ValueError(f"{path}: {', '.join(sorted(unknown))} is no field of a point")
-        head = {n: row.pop(n, "") for n in KEYS}
-        if not head["source"] or not head["width"]:
-            raise ValueError(f"{path}: {row} has no source or no width")
-        mask, score, length = (frozenset(str(head[n]).split()) for n in CLASSES)
-        try:
-            point, value = Point(**row), int(head["value"] or 0) or None
-        except TypeError as lacking:
-            raise ValueError(f"{path}: {row}: {lacking}") from None
-        out.append(Row(int(head["width"]), (mask, score, length), point, str(head["source"]), value))
+    for point, head in tables.read(text, path, TABLE, Point, {"value": int, **dict.fromkeys(CLASSES, str)}):
+        mask, score, length = (frozenset(head.pop(n, "").split()) for n in CLASSES)
+        out.append(Row(point=point, classes=(mask, score, length), **head))
     return tuple(out)
+
+
+def write_rows(some: Iterable[Row]) -> str:
+    """TOML that `read_rows` reads back."""
+    out = HEAD
+    for r in some:
+        classes = {n: " ".join(sorted(words)) or None for n, words in zip(CLASSES, r.classes, strict=True)}
+        point = {n: v for n, v in asdict(r.point).items() if n != "by"}
+        values = {"width": r.width, "value": r.value, **classes, **point, "source": r.source}
+        out += "\n" + tables.show(TABLE, values)
+    return out
 
 
 @cache

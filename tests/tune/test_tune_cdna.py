@@ -10,7 +10,8 @@ from tilec.dsl.faults import CallFault
 from tilec.frontend import read_text
 from tilec.native import lower_native
 from tilec.schedule import EMPTY, Schedule
-from tilec.tune.cdna import Point, Row, points, put, read_rows, table, write_rows
+from tilec.tune.cdna import Point, Row, points, read_rows, table, write_rows
+from tilec.tune.tables import put
 
 ROW = Row(128, Point(8, 128, 32, 32, 16, None), "a model")
 
@@ -27,6 +28,7 @@ def test_rows_are_written_as_they_are_read():
     for text, why in (
         ("[[waves]]\nwidth = 64", "no source"),
         ("[[waves]]\nwidth = 64\nsource = 'x'\nchips = 2", "chips"),
+        ("[[waves]]\nwidth = 64\nsource = 'x'\nkeys_ahead = -1", "keys_ahead is -1, and should be .* or 0"),
     ):
         with pytest.raises(ValueError, match=why):
             read_rows(text, "r")

@@ -1,6 +1,7 @@
 """Tuning without a device: the space, the walk through it, races with a clock that is told, and records read back."""
 
 import itertools
+import re
 import tomllib
 from dataclasses import fields, replace
 
@@ -18,9 +19,9 @@ from tilec.measure import Plan
 from tilec.native import lower_native, program_at
 from tilec.tune import hopper, space
 from tilec.tune.classes import known_length, length_class, score_class
-from tilec.tune.hopper import Point, Row, measured_points, points, read_rows
+from tilec.tune.hopper import Point, Row, measured_points, points, read_rows, write_rows
 from tilec.tune.search import NOISE, search
-from tilec.tune.write import put, write_rows
+from tilec.tune.tables import put
 from tilec.tuner import Tuner
 
 SPEC = """kernel f {{
@@ -202,7 +203,8 @@ def test_a_search_over_races():
 
 
 def row(point=START, width=128, mask=("growing",), score=("plain",), length=("long",)):
-    return Row(width, (frozenset(mask), frozenset(score), frozenset(length)), point, 'measured: "here"')
+    classes = (frozenset(mask), frozenset(score), frozenset(length))
+    return Row(width, point, 'measured: "here"', None, classes)
 
 
 def test_rows_are_written_as_they_are_read():
@@ -218,8 +220,14 @@ def test_rows_are_written_as_they_are_read():
     ("text", "why"),
     [
         ("[[point]]\nwidth = 64\nkeys = 128", "no source"),
-        ('[[point]]\nwidth = 64\nkeys = 128\nsource = "x"', "missing"),
+        ('[[point]]\nwidth = 64\nkeys = 128\nsource = "x"', "1: it has no warpgroups"),
         ('[[point]]\nwidth = 64\nchips = 2\nsource = "x"', "chips is no field"),
+        ('[[point]]\nwidth = 64\nkeys = "128"\nsource = "x"', 'keys is "128", and should be a whole number'),
+        ('[[point]]\nwidth = 64\nkeys = 0\nsource = "x"', "keys is 0, and should be a whole number above 0"),
+        ('[[point]]\nwidth = 64\nwait = nan\nsource = "x"', "wait is NaN, and should be a number"),
+        ('[[point]]\nwidth = 64\nqueries = "lds"\nsource = "x"', 'should be "registers" or "shared"'),
+        ("[[entry]]\nq = 64", "`entry` is no table of a record"),
+        ("point = 3", r"written as \[\[point"),
         ("[[point", "Expected"),
     ],
 )
@@ -232,6 +240,7 @@ def test_a_record_that_cannot_be_read_is_refused(text, why, tmp_path, monkeypatc
         with pytest.raises(CallFault) as caught:
             use()
         assert caught.value.code == "E1060" and "TILEC_RECORD" in caught.value.message
+        assert re.search(why, caught.value.note) and str(tmp_path / "r.toml") in caught.value.note
 
 
 def test_a_row_holds_for_its_classes():
