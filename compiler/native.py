@@ -300,7 +300,7 @@ def options_of(case: Case, point: Point) -> HopperOptions:
         pairs = "heads" if pairable(distinct_indices(case.attn)) else "rows"
     return HopperOptions(
         point.warpgroups,
-        Pipeline(lag, round(point.wait * groups)),
+        Pipeline(lag, round(point.wait * groups), point.chains),
         Roles(point.stages, point.queries, point.turns, work, ahead=point.ahead if lag and dense else "nothing"),
         pairs,
         point.seldom,

@@ -199,10 +199,12 @@ def _in_parts(w: Writer, name: str) -> bool:
 def _reduction(w: Writer, r: Reduce, depth: int, over_quad: str) -> Callable[[Lanes], str]:
     """The thread's part of a row, or the row's value by `over_quad`."""
     source = _source(w, r, depth)
+    if r.chains not in (0, 2) or (r.chains and r.op == "max"):
+        raise ValueError(f"the cuda backend has no {r.op} in {r.chains} chains")
     rows = [] if w.rows == 2 else [w.rows]
     given = [*([source.count // (2 * w.rows)] if r.op == "sum" else []), *rows]
     groups = f"<{', '.join(map(str, given))}>" if given else ""
-    own = f"row_{r.op}{groups}({source.name}, "
+    own = f"row_{r.op}{'_in_two' if r.chains else ''}{groups}({source.name}, "
     return lambda at: f"{over_quad}({own}{at.at}))" if over_quad else f"{own}{at.at})"
 
 

@@ -99,11 +99,15 @@ class Fetch(Expr):
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class Reduce(Expr):
-    """`max` or `sum` of `x` along a tile axis, which the result no longer has.  Tile programs only."""
+    """`max` or `sum` of `x` along a tile axis, which the result no longer has.  Tile programs only.
+
+    `chains`: how many partial results a thread has of its elements before they become one, which says in what order sums are
+    made; 0: as the printer does."""
 
     op: Literal["max", "sum"]
     axis: str
     x: Expr
+    chains: int = 0
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
@@ -193,8 +197,8 @@ def rebuild(e: Expr, parts: tuple[Expr, ...]) -> Expr:
             return Op(name, parts)
         case Fetch(tensor, _):
             return Fetch(tensor, parts)
-        case Reduce(op, axis, _):
-            return Reduce(op, axis, parts[0])
+        case Reduce(op, axis, _, chains):
+            return Reduce(op, axis, parts[0], chains)
         case Read(buffer, stage) if stage is not None:
             return Read(buffer, parts[0])
         case _:
@@ -280,8 +284,8 @@ def _show(e: Expr, outer: int) -> str:
             return f"iota({axis})"
         case Fetch(tensor, index):
             return f"{tensor}[{', '.join(_show(i, 0) for i in index)}]"
-        case Reduce(op, axis, x):
-            return f"{op}[{axis}]({_show(x, 0)})"
+        case Reduce(op, axis, x, chains):
+            return f"{op}[{axis}{f', {chains}' if chains else ''}]({_show(x, 0)})"
         case Op(name, args):
             spec = OPS[name]
             if spec.infix is not None:

@@ -136,10 +136,13 @@ def _call(name: str, args: tuple[Expr, ...]) -> Expr:
     return Op(name, args)
 
 
-def _reduce(op: str, axis: tuple[Expr, ...], x: Expr) -> Expr:
-    if op not in ("max", "sum") or len(axis) != 1 or not isinstance(axis[0], Var):
-        raise ProgramSyntaxError(f"no reduction {op}: it is max[axis](x) or sum[axis](x)")
-    return Reduce("max" if op == "max" else "sum", axis[0].name, x)
+def _reduce(op: str, of: tuple[Expr, ...], x: Expr) -> Expr:
+    match of:
+        case (Var(axis),) if op in ("max", "sum"):
+            return Reduce("max" if op == "max" else "sum", axis, x)
+        case (Var(axis), Int(chains)) if op in ("max", "sum") and chains > 0:
+            return Reduce("max" if op == "max" else "sum", axis, x, chains)
+    raise ProgramSyntaxError(f"no reduction {op}: it is max[axis](x) or sum[axis](x), or with [axis, chains]")
 
 
 def _exprs(t: Any) -> tuple[Expr, ...]:

@@ -64,7 +64,7 @@ class Parts:
 
     def reduction(self, e: Reduce, part: int) -> Expr:
         """Of the part alone."""
-        return Reduce(e.op, e.axis, self._reads(e.x, part))
+        return Reduce(e.op, e.axis, self._reads(e.x, part), e.chains)
 
     def _reads(self, e: Expr, part: int) -> Expr:
         def rule(x: Expr) -> Expr | None:

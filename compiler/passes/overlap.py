@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from tilec.dsl.faults import ScheduleFault
 from tilec.ir.axes import constant
 from tilec.ir.build import minimum, sub
-from tilec.ir.expr import Expr, Float, Op, Read, Var, substitute, walk
+from tilec.ir.expr import Expr, Float, Op, Read, Reduce, Var, substitute, walk
 from tilec.ir.nodes import (
     Await,
     Cluster,
@@ -55,10 +55,11 @@ ROWS_OF_A_THREAD = 2
 @dataclass(frozen=True)
 class Pipeline:
     """`lag`: whether values trail scores by a step.  `wait`: groups of exponentials, of 2 rows x keys / 8 columns, before the
-    values of the step before are awaited; None: a quarter of them."""
+    values of the step before are awaited; None: a quarter of them.  `chains`: of a thread's sum of weights (`ir.expr.Reduce`)."""
 
     lag: bool = True
     wait: int | None = None
+    chains: int = 0
 
 
 @dataclass(frozen=True)
@@ -170,11 +171,18 @@ class _Overlap:
         return tuple(out)
 
     def awaiting(self, step: Step) -> tuple[Stmt, ...]:
-        """The softmax of a step with the await of the values inside its exponentials."""
+        """The softmax of a step with the await of the values inside its exponentials, and the chains of its sum."""
         host = next(s for s in step.softmax if self._is_exponential(s))
         assert isinstance(host, Compute)
         held = replace(host, during=(Await(QUEUE, 0),), after=self.wait, of=self.groups)
-        return tuple(held if s is host else s for s in step.softmax)
+        return tuple(self._chained(held if s is host else s) for s in step.softmax)
+
+    def _chained(self, s: Stmt) -> Stmt:
+        if not isinstance(s, Compute):
+            return s
+        sums = (x for x in walk(s.value) if isinstance(x, Reduce) and x.op == "sum")
+        chained: dict[Expr, Expr] = {x: replace(x, chains=self.pipeline.chains) for x in sums}
+        return replace(s, value=substitute(s.value, chained))
 
     def _is_exponential(self, s: Stmt) -> bool:
         """Of a whole tile, not of rows alone."""

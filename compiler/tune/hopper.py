@@ -33,7 +33,7 @@ class Point:
     """Tiles of 64 rows for each of `warpgroups` and of `keys`; the other choices as `native.HopperOptions` has them, with
     `wait` as a part of the exponentials.  `seldom`: what `rescale conditional` says, None for a rescale at every step.
     `ahead`: what of the next tile is done before one ends, where all tiles have rows.  `cluster`: CTAs that share keys, in calls
-    of whole tensors.  `by`: who decides."""
+    of whole tensors.  `chains`: of a thread's sum of a step's weights, 0 as the printer has them.  `by`: who decides."""
 
     warpgroups: int
     keys: int
@@ -45,6 +45,7 @@ class Point:
     seldom: float | None = None
     ahead: Literal["nothing", "number", "scores"] = "nothing"
     cluster: int = 1
+    chains: Literal[0, 2] = 0
 
 
 CLASSES = ("mask", "score", "length")

@@ -36,6 +36,7 @@ KNOBS = (
     Knob("seldom", (None, 8.0)),
     Knob("ahead", AHEAD),
     Knob("cluster", (1, 2)),
+    Knob("chains", (0, 2)),
 )
 
 

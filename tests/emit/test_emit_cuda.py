@@ -171,6 +171,11 @@ def test_variants_compile_without_spills(edits):
     assert check(built(*edits).log, "kernel").spills == 0
 
 
+def test_sums_in_two_chains_need_no_more_registers():
+    text, log = emit(edited(("sum[k](@S)", "sum[k, 2](@S)"))).text, built(("sum[k](@S)", "sum[k, 2](@S)")).log
+    assert "row_sum_in_two<16>(S, i)" in text and check(log, "kernel").spills == 0
+
+
 def test_artifact_is_complete():
     made = compile_program(edited())
     assert Artifact.from_files(made.to_files()) == made
@@ -191,6 +196,8 @@ REFUSED = [
     ("D = 128, G = 4", "D = 96, G = 4", "128-byte swizzled"),
     ("fragment(mma = m64n128k16, operand = C)", "fragment(mma = m64n128k16, operand = B)", "no fragment"),
     ("registers 24", "registers 20", "multiple of 8"),
+    ("sum[k](@S)", "sum[k, 3](@S)", "no sum in 3 chains"),
+    ("max[k](@S)", "max[k, 2](@S)", "no max in 2 chains"),
     ("        await wgmma pending 0\n        arrive v_empty[(n - 1) % 2]\n", "", "in flight"),
 ]
 

@@ -47,6 +47,7 @@ Q, K = np.arange(4)[:, None], np.arange(3)[None, :]
         ("sum[q](iota(q) * iota(k))", (Q * K).sum(0) + 0 * Q),
         ("max[k](iota(k) - iota(q))", (K - Q).max(1, keepdims=True) + 0 * K),
         ("sum[k](2) + max[q](7)", np.full((4, 3), 13)),
+        ("sum[k, 2](iota(k)) + max[q, 3](iota(q))", np.full((4, 3), 6)),
         ("2 ** iota(q)", 2**Q + 0 * K),
     ],
 )

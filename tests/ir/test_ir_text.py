@@ -228,6 +228,8 @@ def test_notes_are_the_comments_below_the_first_line():
         ("copy sK = K[0] signal", "line 4"),
         ("let a = foo(1)", "no function foo of 1"),
         ("let a = min[k](1)", "no reduction min"),
+        ("let a = sum[k, 0](1)", "no reduction sum"),
+        ("let a = sum[2](1)", "no reduction sum"),
         ("for j in 0 .. 3", "line 4, column 18"),
         ("if a\n    let a = 1\n   let b = 2", "indent"),
     ],

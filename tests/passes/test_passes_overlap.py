@@ -102,6 +102,16 @@ def test_a_step_issues_both_products_before_it_awaits_one():
         assert host.during == (Await("wgmma", 0),) and host.dst.buffer == "weights"
 
 
+def test_steps_sum_weights_in_the_chains_that_were_asked_for():
+    p = overlapped("causal", chains=2)
+    sums = [
+        str(s.value) for loop in loops(p) for s in loop.body if isinstance(s, Compute) and s.dst.buffer == "row_sum"
+    ]
+    assert sums == ["@row_sum * @shrink + sum[k, 2](@weights)"] * 2
+    assert parse_program(show_program(p)) == p
+    assert kit.complaints(p, kit.SPECS["causal"], kit.SIZES[0]) == []
+
+
 def test_the_first_step_knows_what_it_starts_from():
     body = cluster(overlapped("causal"), "prologue").body
     read = set()
