@@ -1,32 +1,15 @@
-"""Candidates of the native backend: one kernel at several points of its schedule space, compiled side by side.
-
-A compilation is a pure function of the spec's text and the point, so it runs in processes of its own: lowering holds Python's
-lock, and the assembler takes seconds.
-"""
+"""Candidates of the native backend: one kernel at several points of its schedule space, compiled side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
-from multiprocessing import get_context
 from typing import Any
 
 from tilec.backends.base import Artifact
 from tilec.dsl.faults import Fault, Faults
-from tilec.frontend import bind, read_text
+from tilec.jobs import Job, job, why, workers
 from tilec.tune.hopper import Point
-
-
-@dataclass(frozen=True)
-class Job:
-    """What a worker needs: `text` of the spec, which it reads itself."""
-
-    text: str
-    kernel: str
-    target: str
-    constants: tuple[tuple[str, int], ...]
-    point: Point
 
 
 @dataclass(frozen=True)
@@ -54,7 +37,7 @@ class Candidate:
         return {"point": point, "compiles": self.artifact is not None, **figures, "reason": self.reason}
 
 
-def compile_candidate(job: Job) -> Candidate:
+def compile_candidate(job: Job, point: Point) -> Candidate:
     """Lowers and compiles.  A point that does not fit, spills or is serialised is a Candidate without an artifact; a missing
     toolchain is raised (TargetFault E0911), as is what is wrong with the kernel at every point."""
     from tilec.backends.base import Variant
@@ -62,22 +45,12 @@ def compile_candidate(job: Job) -> Candidate:
     from tilec.native import program_at
 
     BACKEND.toolchain(job.target)
-    spec = read_text(job.text)
-    attn = bind(spec.kernel(job.kernel), dict(job.constants))
-    schedule = spec.schedule(job.kernel, job.target)
+    _, attn, schedule = job.read()
     try:
-        program = program_at(attn, job.target, schedule, job.point)
-        return Candidate(job.point, compile_program(program, Variant(job.constants, ALIGNED)))
-    except (Fault, ValueError) as wrong:
-        return Candidate(job.point, reason=_reason(wrong))
-    except Faults as wrong:
-        return Candidate(job.point, reason="; ".join(map(_reason, wrong.faults)))
-
-
-def _reason(wrong: Exception) -> str:
-    if isinstance(wrong, Fault):
-        return f"{wrong.code}: {wrong.note or wrong.message}"
-    return str(wrong)
+        program = program_at(attn, job.target, schedule, point)
+        return Candidate(point, compile_program(program, Variant(job.constants, ALIGNED)))
+    except (Fault, Faults, ValueError) as wrong:
+        return Candidate(point, reason=why(wrong))
 
 
 def compile_candidates(
@@ -86,14 +59,8 @@ def compile_candidates(
     target: str,
     constants: Mapping[str, int],
     points: Sequence[Point],
-    workers: int,
+    count: int,
 ) -> Iterator[Candidate]:
-    """Candidates as they come.  With one worker, in this process and in order."""
-    jobs = [Job(text, kernel, target, tuple(sorted(constants.items())), p) for p in points]
-    if workers <= 1 or len(jobs) == 1:
-        yield from map(compile_candidate, jobs)
-        return
-    with ProcessPoolExecutor(min(workers, len(jobs)), mp_context=get_context("spawn")) as pool:
-        futures: list[Future[Candidate]] = [pool.submit(compile_candidate, j) for j in jobs]
-        for done in as_completed(futures):
-            yield done.result()
+    """Candidates as they come, from no more than `count` processes.  With one, in this process and in order."""
+    with workers(compile_candidate, job(text, kernel, target, constants), min(count, len(points))) as compiled:
+        yield from compiled(points)

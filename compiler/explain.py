@@ -89,13 +89,16 @@ def explain(
     budget = None
     if found.program is program and attn.k in tile:
         budget = shared_memory(attn, target, tile[attn.q], tile[attn.k], stages or 1, program.roles[0].warps)
+    machine = _machine(found, attn, source, sizes, tile)
     counts = roof = maps = None
     if sizes is not None and attn.k in tile:
         full = call_sizes(attn, sizes)
         counts = count_tiles(program, inside, full)
         roof = roofline(attn, target, full, counts.live) if counts is not None else None
         before = dict(found.passes).get("choose_tiles")
-        maps = None if before is None else map_facts(before, program, found.program, attn, target, sizes, by_line)
+        if before is not None:
+            block = machine.block if machine else None
+            maps = map_facts(before, program, found.program, attn, target, sizes, by_line, block)
     return Explanation(
         attn=attn,
         target=target,
@@ -114,7 +117,7 @@ def explain(
         native=native_facts(found.program, attn, target, sizes) if found.backend == "cuda" else None,
         maps=maps,
         step=step_facts(program, found.program, attn, target) if attn.k in tile else None,
-        machine=_machine(found, attn, source, sizes, tile),
+        machine=machine,
     )
 
 

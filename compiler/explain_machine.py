@@ -13,15 +13,15 @@ from tilec.ir.attention import Attention
 
 if TYPE_CHECKING:
     from tilec.backends.base import Artifact
-    from tilec.targets.gfx942.cycles import Timing
+    from tilec.wave_times import BlockTime
 
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """`needs`: what the gate counts.  `timing`: of a block; None where `lacking` says why."""
+    """`needs`: what the gate counts.  `block`: its clocks; None where `lacking` says why."""
 
     needs: Mapping[str, int]
-    timing: Timing | None = None
+    block: BlockTime | None = None
     lacking: str = ""
 
 
@@ -29,24 +29,25 @@ def machine_facts(
     made: Artifact, attn: Attention, source: Source, sizes: Mapping[str, int] | None, tile: Mapping[str, int]
 ) -> MachineFacts:
     """Of compiled machine code.  `sizes` gives every symbol of the call; `tile`: rows and keys."""
-    from tilec.wave_times import timing_of
+    from tilec.wave_times import NO_KEYS, block_time
 
     needs = made.metadata["machine"]
     if sizes is None or attn.k not in tile:
         return MachineFacts(needs, lacking="`--shape` has it timed by the model of cycles")
     try:
-        timing = timing_of(made, attn, source, sizes, tile[attn.q], tile[attn.k])
+        found = block_time(made, attn, source, sizes, tile[attn.q], tile[attn.k])
     except TargetFault as lack:
         return MachineFacts(needs, lacking=lack.message)
-    if not timing.matrix:
-        return MachineFacts(needs, lacking="its first and its last block have no keys")
-    return MachineFacts(needs, timing)
+    return MachineFacts(needs, found, "" if found else NO_KEYS)
 
 
 def to_data(f: MachineFacts) -> dict[str, Any]:
-    """JSON values."""
-    timing = None if f.timing is None else f.timing.to_data()
-    return {"needs": dict(f.needs), "timing": timing, "lacking": f.lacking}
+    """JSON values.  `step`: clocks of a step of keys of a block; `timing`: of the loop that was timed, which is that over keys
+    where `over_keys` says so."""
+    if f.block is None:
+        return {"needs": dict(f.needs), "timing": None, "lacking": f.lacking}
+    step = {"step": f.block.step, "over_keys": f.block.over_keys}
+    return {"needs": dict(f.needs), "timing": f.block.timing.to_data(), **step, "lacking": ""}
 
 
 def lines(f: MachineFacts) -> list[str]:
@@ -57,5 +58,12 @@ def lines(f: MachineFacts) -> list[str]:
         "machine code",
         f"  {n['instructions']:,} instructions, {n['products']} of them matrix instructions, {n['barriers']} barriers",
         f"  {n['registers']} registers of a lane, {n['spills']} spilled, {n['scratch']} bytes of scratch, {n['lds']:,} of LDS",
-        f"  {f.timing or f.lacking}",
+        f"  {_time(f.block) if f.block else f.lacking}",
     ]
+
+
+def _time(b: BlockTime) -> str:
+    if b.over_keys:
+        return str(b.timing)
+    share = f"matrix units busy {b.timing.matrix:.0%} of a block's time"
+    return f"too few steps of keys to time one: {b.step:,.0f} clocks by its products, {share} (predicted)"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilec.count import key_ranges
 from tilec.ir.attention import Attention
@@ -20,19 +20,27 @@ from tilec.targets import Target
 from tilec.traffic import rescales_seldom, shape_of, step_clocks, traffic_of
 from tilec.tune.caches import BUDGET, Dies, Traffic, dies_of
 from tilec.tune.maps import Heads, candidates
+from tilec.tune.model import resident
+
+if TYPE_CHECKING:
+    from tilec.wave_times import BlockTime
 
 FEW = BUDGET // 6  # accesses of a map that are simulated in detail: a reader waits for ten maps
 
 
 @dataclass(frozen=True)
 class MapFacts:
-    """`traffic` of each map by its name in `tune.maps`; `chosen`: the program's, which is there as well; `by`: who chose."""
+    """`traffic` of each map by its name in `tune.maps`; `chosen`: the program's, which is there as well; `by`: who chose.
+    `step`: clocks of a key step of a block, of which `resident` share a unit, by `model`."""
 
     dies: Dies
     clock: int
     chosen: str
     by: str
     traffic: Mapping[str, Traffic]
+    step: float
+    resident: int
+    model: str
 
 
 def map_facts(
@@ -43,11 +51,12 @@ def map_facts(
     target: Target,
     sizes: Mapping[str, int],
     by_line: bool,
+    block: BlockTime | None = None,
 ) -> MapFacts | None:
-    """`before` has tiles and no map yet, `mapped` the chosen one, `lowered` its roles.
+    """`before` has tiles and no map yet, `mapped` the chosen one, `lowered` its roles.  `block`: what the model of cycles says of
+    its machine code; without it a step has the clocks of the static bound.
 
-    None for targets whose dies are not described, and for
-    kernels whose visited tiles depend on tensors."""
+    None for targets whose dies are not described, and for kernels whose visited tiles depend on tensors."""
     dies = dies_of(target)
     full = call_sizes(attn, sizes)
     ranges = None if dies is None or attn.index(attn.q).storage.kind == "packed" else key_ranges(before, full)
@@ -64,11 +73,16 @@ def map_facts(
         chosen = grid.order
         programs[chosen] = mapped
     shape = shape_of(before, attn, lowered)
-    clocks = step_clocks(attn, target, shape, seldom=rescales_seldom(lowered))
-    traffic = {n: traffic_of(p, attn, target, dies, full, ranges, shape, clocks, FEW) for n, p in programs.items()}
-    return MapFacts(
-        dies, target.sustained_clock, chosen, "the spec's line" if by_line else "the record of simulations", traffic
-    )
+    if block is None:
+        step, model = step_clocks(attn, target, shape, seldom=rescales_seldom(lowered)), "static bound"
+        blocks = resident(attn, target, shape)
+    else:
+        step, model, blocks = block.step, "cycle model", block.timing.resident
+    traffic = {
+        n: traffic_of(p, attn, target, dies, full, ranges, shape, step, FEW, blocks) for n, p in programs.items()
+    }
+    by = "the spec's line" if by_line else "the record of simulations"
+    return MapFacts(dies, target.sustained_clock, chosen, by, traffic, step, blocks, model)
 
 
 def to_data(f: MapFacts) -> dict[str, Any]:
@@ -84,7 +98,8 @@ def to_data(f: MapFacts) -> dict[str, Any]:
         }
         for n, t in f.traffic.items()
     }
-    return {"chosen": f.chosen, "by": f.by, "maps": rows}
+    step = {"step_clocks": f.step, "resident": f.resident, "step_model": f.model}
+    return {"chosen": f.chosen, "by": f.by, **step, "maps": rows}
 
 
 def lines(f: MapFacts) -> list[str]:
@@ -99,4 +114,5 @@ def lines(f: MapFacts) -> list[str]:
         rates = f"{t.l2:7.1%} {t.llc:11.1%} {t.memory:8.1%}"
         time = f"{t.makespan / f.clock * 1e6:9.1f} us {t.makespan / t.ideal if t.ideal else 1:10.3f}"
         out.append(f"  {n:{wide}} {rates} {time}{'  chosen' if n == f.chosen else ''}")
+    out.append(f"  a step of a block takes {f.step:,.0f} clocks by the {f.model}, {f.resident} to a unit")
     return [*out, f"  chosen by {f.by}; predicted, not measured"]

@@ -14,6 +14,7 @@ from tilec.dsl.faults import Fault, Faults, TargetFault
 from tilec.frontend import Spec
 from tilec.ir.attention import Attention
 from tilec.ir.nodes import Program
+from tilec.jobs import job
 from tilec.native import wave_trail
 from tilec.predict import Outcome
 from tilec.schedule import Schedule
@@ -26,7 +27,7 @@ from tilec.tune.hopper import widths_of
 from tilec.tune.wave_space import BY, WavePoint
 from tilec.tuner import Progress
 from tilec.user_record import user_wave_rows
-from tilec.wave_times import Job, Timed, Times, timer
+from tilec.wave_times import Timed, Times, timer
 
 BUDGET = 60_000  # accesses of a candidate that are simulated in detail
 TRIES = 8  # shapes that are compiled for one to start from, as the backend does
@@ -65,7 +66,7 @@ class WaveSpace:
                 break
             p = WavePoint(replace(shape, by=BY), self.schedule.map)
             self._time([p.shape])
-            if self.timed[p.shape].timing is not None:
+            if self.timed[p.shape].block is not None:
                 return p
             why = why or self.timed[p.shape].reason
         message = f"no shape of `{self.attn.name}` compiles as its schedule says"
@@ -95,9 +96,9 @@ class WaveSpace:
                 break
 
     def _outcome(self, p: WavePoint) -> Outcome:
-        timed = self.timed[p.shape]
-        if timed.timing is None:
-            return Outcome(p, note=timed.reason)
+        block = self.timed[p.shape].block
+        if block is None:
+            return Outcome(p, note=self.timed[p.shape].reason)
         try:
             program = self.program(p)
         except (Fault, Faults) as wrong:
@@ -105,12 +106,12 @@ class WaveSpace:
             return Outcome(p, note="; ".join(f.note or f.message for f in faults))
         dies, ranges = dies_of(self.target), key_ranges(program, self.sizes)
         assert dies is not None and ranges is not None
-        shape, resident = shape_of(program, self.attn), timed.timing.resident
+        shape, resident = shape_of(program, self.attn), block.timing.resident
         found = traffic_of(
-            program, self.attn, self.target, dies, self.sizes, ranges, shape, timed.step, BUDGET, resident
+            program, self.attn, self.target, dies, self.sizes, ranges, shape, block.step, BUDGET, resident
         )
         seconds = found.makespan / self.target.sustained_clock
-        return Outcome(p, seconds, timed.step, MODEL, program.grid.title, found, timed.timing)
+        return Outcome(p, seconds, block.step, MODEL, program.grid.title, found, block.timing)
 
     def row(self, best: Outcome, tflops: float) -> cdna.Row:
         """With its numbers as the source, and that they are predicted."""
@@ -156,6 +157,6 @@ def wave_space(
     if disassembler() is None:
         message = f"the emulator of {target.name} needs a disassembler, which times kernels"
         raise TargetFault("E0911", message, hint="apt install llvm-19, or ROCm")
-    job = Job(spec.source.text, kernel, target.name, tuple(sorted(constants.items())), tuple(sorted(sizes.items())))
-    with timer(job, workers) as times:
+    todo = job(spec.source.text, kernel, target.name, constants, sizes)
+    with timer(todo, workers) as times:
         yield WaveSpace(spec, attn, target, sizes, progress, over, times)

@@ -30,9 +30,21 @@ def test_the_gate_and_the_clocks_of_a_step(explained):
     found = data["machine"]
     assert found["needs"]["spills"] == found["needs"]["scratch"] == 0 < found["needs"]["registers"] <= 256
     assert found["needs"]["products"] > 0 and found["needs"]["lds"] == 65536
-    assert found["timing"]["step"] > 0 and 0 < found["timing"]["busy"]["matrix"] < 1 and not found["lacking"]
+    assert found["over_keys"] and found["step"] * found["timing"]["resident"] == found["timing"]["step"] > 0
+    maps = data["maps"]
+    assert (maps["step_clocks"], maps["step_model"]) == (found["step"], "cycle model")
+    assert 0 < found["timing"]["busy"]["matrix"] < 1 and not found["lacking"]
     text = explained(*SHAPE)
     assert "machine code" in text and "matrix instructions" in text and "0 spilled" in text and "(predicted)" in text
+
+
+def test_another_loop_than_that_over_keys_is_not_called_a_step(explained):
+    short = ("--shape", "B=1,H=2,M=100,N=64")
+    (data,) = json.loads(explained(*short, "--json"))
+    found = data["machine"]
+    assert not found["over_keys"] and data["maps"]["step_clocks"] == found["step"] > 0
+    text = explained(*short)
+    assert "too few steps of keys to time one" in text and "a step takes" not in text
 
 
 def test_a_step_is_timed_for_a_shape_alone(explained):

@@ -9,13 +9,14 @@ from feature_specs import CAUSAL, kernel
 import tilec.predict_waves
 from tilec.dsl.faults import Faults
 from tilec.frontend import read_text
+from tilec.jobs import job
 from tilec.predict import predict_kernel, table
 from tilec.schedule import EMPTY, Schedule, Strategy
 from tilec.targets.gfx942.cycles import Timing
 from tilec.terminal import show_table
 from tilec.tune.cdna import Point, points, read_rows
 from tilec.tune.wave_space import WavePoint, neighbours
-from tilec.wave_times import STEPS, Job, Timed, call_of, time_point, timer
+from tilec.wave_times import STEPS, BlockTime, Timed, call_of, time_point, timer
 
 SIZES = {"B": 2, "M": 2048, "N": 2048}
 
@@ -39,7 +40,7 @@ def pretended(p):
         return Timed(p, reason="E0918: spills")
     products = p.rows * p.keys / 8
     step = 2 * products + 100 * p.waves + p.keys_ahead + (p.seldom is None)
-    return Timed(p, timing(step, matrix=products / step), products)
+    return Timed(p, BlockTime(timing(step, matrix=products / step), products))
 
 
 @pytest.fixture
@@ -107,9 +108,9 @@ def test_lines_say_what_they_can_of_a_point():
 
 
 def test_a_loop_without_a_steps_products_is_not_the_steps():
-    p = Point(8, 256, 64, 0, 16, 8.0)
-    assert Timed(p, timing(1000.0, 2), 250.0).step == 500
-    assert Timed(p, timing(1000.0, 2), 400.0).step == 400.0 / 0.5
+    same, other = BlockTime(timing(1000.0, 2), 250.0), BlockTime(timing(1000.0, 2), 400.0)
+    assert same.over_keys and same.step == 500
+    assert not other.over_keys and other.step == 400.0 / 0.5
 
 
 def test_the_call_that_is_run_has_a_tile_of_rows_and_some_steps():
@@ -120,12 +121,13 @@ def test_the_call_that_is_run_has_a_tile_of_rows_and_some_steps():
 
 def test_machine_code_is_timed_or_refused():
     text = kernel(d="d : 64", h="h : 1", scale="scale 1 / 8", schedule="")
-    job = Job(text, "f", "gfx942", (), tuple(SIZES.items()))
+    todo = job(text, "f", "gfx942", {}, SIZES)
     small, large = Point(8, 128, 64, 0, 16, 8.0), Point(8, 256, 256, 64, 32, 8.0)
-    with timer(job, 1) as times:
+    with timer(todo, 1) as times:
         found, refused = times([small, large])
-    assert found.timing.passes > 4 and found.step * found.timing.resident == found.timing.step
-    assert found.step > 128 * 64 * 64 * 4 / 2048, "products at the rate of the matrix units"
-    assert refused.timing is None and refused.reason.startswith("E0803")
-    short = time_point(replace(job, shape=(("B", 1), ("M", 100), ("N", 64))), replace(small, keys=32))
+    block = found.block
+    assert block.timing.passes > 4 and block.step * block.timing.resident == block.timing.step
+    assert block.step > 128 * 64 * 64 * 4 / 2048, "products at the rate of the matrix units"
+    assert refused.block is None and refused.reason.startswith("E0803")
+    short = time_point(replace(todo, shape=(("B", 1), ("M", 100), ("N", 64))), replace(small, keys=32)).block
     assert short.timing.step == 0 and short.step == short.products / short.timing.matrix
