@@ -16,13 +16,15 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from tilec.backends.cpp.expressions import CPP
+from tilec.backends.cpp.lines import STEP, WIDTH, filled_comment
 from tilec.backends.cpp.signs import signs
 from tilec.backends.cuda import roles
-from tilec.backends.cuda.expressions import CPP, Expressions
+from tilec.backends.cuda.expressions import Expressions
 from tilec.backends.cuda.names import Names
 from tilec.backends.cuda.prelude import FUNCTIONS, prelude
 from tilec.backends.cuda.shared import arrivals, extent, place, warps_of
-from tilec.backends.cuda.writer import STEP, WIDTH, Box, Kernel, Writer, filled_comment
+from tilec.backends.cuda.writer import Box, Kernel, Writer
 from tilec.ir.nodes import Program, Role
 
 REGISTERS = 65536  # of a multiprocessor
@@ -256,7 +258,7 @@ class _Emitter:
         rows = {b.axes[0].name for b in r.buffers if len(b.axes) == 2}
         if len(rows) > 1:
             raise ValueError(f"register tiles of role {r.name} have several row axes: {', '.join(sorted(rows))}")
-        w = Writer(self.kernel, r, x, next(iter(rows), None))
+        w = Writer(x, self.kernel, r, next(iter(rows), None))
         w.comment(depth, f"role {r.name}")
         roles.body(w, depth)
         return w.lines

@@ -12,23 +12,16 @@ A statement over lanes is printed as a loop over the registers of a thread; `Lan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
-from tilec.backends.cpp.operators import ATOM, Operators, Text, number
+from tilec.backends.cpp.expressions import CppExpressions
+from tilec.backends.cpp.operators import Text
 from tilec.backends.cuda.columns import Limit, limit_of, limits_of
 from tilec.backends.cuda.names import Names
-from tilec.ir.expr import COMPARISONS, OPS, Bool, Expr, Fetch, Float, Int, Iota, Op, Read, Reduce, Var
+from tilec.ir.expr import COMPARISONS, OPS, Expr, Int, Iota, Op, Read
 
-CPP = {
-    "bf16": "unsigned short",
-    "f16": "unsigned short",
-    "f32": "float",
-    "i32": "int",
-    "i64": "long long",
-    "bool": "bool",
-}
 FUNCTIONS = {
     "exp2": "exp2_",
     "log2": "log2_",
@@ -58,43 +51,16 @@ SCALAR = Lanes("scalar")
 
 
 @dataclass
-class Expressions(Operators[Lanes]):
-    """Prints expressions of one role.  `reduced`: text for each Reduce, and for each read of a row that lanes hold parts of;
-    `rows`: those of a register tile that a thread has a part of."""
+class Expressions(CppExpressions[Lanes]):
+    """Prints expressions of one role.  `rows`: those of a register tile that a thread has a part of."""
 
     names: Names
-    reduced: dict[Expr, Callable[[Lanes], str]] = field(default_factory=dict)
     rows: int = 2
+    backend = "cuda"
 
-    def show(self, e: Expr, lanes: Lanes = SCALAR) -> str:
-        return self.text(e, lanes).text
-
-    def text(self, e: Expr, lanes: Lanes) -> Text:
-        """Raises ValueError for what the fragments of `lanes` cannot give."""
-        match e:
-            case Int(v):
-                return Text(str(v), ATOM if v >= 0 else 7)
-            case Float(v):
-                return number(v)
-            case Bool(v):
-                return Text("true" if v else "false")
-            case Var(name) if name in self.longs:
-                raise ValueError(f"{name} has 64 bits, and is no number of this expression")
-            case Var(name):
-                return Text(self.names.scalar(name))
-            case Iota(axis):
-                return self.iota(axis, lanes)
-            case Fetch(name, index):
-                return self.fetch(name, index, lanes)
-            case Reduce() | Read() if e in self.reduced:
-                return Text(self.reduced[e](lanes))
-            case Read(name, _):
-                return Text(self.read(name, e, lanes))
-            case Op(name, args):
-                return self.op(name, args, lanes)
-        raise ValueError(f"the cuda backend has no text for {e}")
-
-    # ------------------------------------------------------------------------------------------ leaves
+    @property
+    def outside(self) -> Lanes:
+        return SCALAR
 
     def iota(self, axis: str, lanes: Lanes) -> Text:
         if axis == lanes.row and lanes.kind == "rows":
@@ -115,13 +81,13 @@ class Expressions(Operators[Lanes]):
         """Row, column or number of the column, among the thread's, that register `at` of a tile belongs to."""
         return f"{what}_of{'' if self.rows == 2 else f'<{self.rows}>'}({at})"
 
-    def read(self, name: str, e: Expr, lanes: Lanes) -> str:
+    def read(self, e: Read, lanes: Lanes) -> str:
+        name = e.buffer
         if name in self.shared:
             b = self.shared[name]
             if b.axes or b.dtype != "i32":
                 raise ValueError(f"{e} reads a tile of shared memory inside an expression")
-            stage = e.stage if isinstance(e, Read) else None
-            return f"uniform(lane == 0 ? load_int({self.address(name, stage)}) : 0)"
+            return f"uniform(lane == 0 ? load_int({self.address(name, e.stage)}) : 0)"
         b = self.registers[name]
         axes = tuple(a.name for a in b.axes)
         if b.layout is not None and dict(b.layout.params).get("operand") == "A":
@@ -145,28 +111,6 @@ class Expressions(Operators[Lanes]):
         if stage is None or stage is Int(0):
             return base
         return f"{base} + {self.names.stage(name)} * {self.text(stage, SCALAR).at(7)}"
-
-    def fetch(self, name: str, index: tuple[Expr, ...], lanes: Lanes) -> Text:
-        t, access = self.tensors[name], self.element(name, index, lanes)
-        match t.dtype:
-            case "bf16" | "f16":
-                return Text(f"{t.dtype}_value({access})")
-            case "f32" | "i32" | "bool":
-                return Text(access)
-        raise ValueError(f"the cuda backend reads no {t.dtype} tensor in an expression")
-
-    def element(self, tensor: str, index: tuple[Expr, ...], lanes: Lanes) -> str:
-        """A tensor's element as it lies in memory."""
-        return f"{self.names.pointer(tensor)}[{self.offset(tensor, index, lanes)}]"
-
-    def offset(self, tensor: str, index: tuple[Expr, ...], lanes: Lanes) -> str:
-        """Elements from the tensor's first to this one: an integer of 64 bits."""
-        terms = [
-            f"(long long){self.text(i, lanes).at(ATOM)} * {self.names.stride(tensor, n)}"
-            for n, i in enumerate(index)
-            if i is not Int(0)
-        ]
-        return " + ".join(terms) or "0"
 
     @property
     def functions(self) -> Mapping[str, str]:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from tilec.backends.cpp.expressions import CPP, named
 from tilec.backends.cuda import mma_sync
 from tilec.backends.cuda.copies import clear, load_rows
-from tilec.backends.cuda.expressions import CPP, SCALAR, Lanes
+from tilec.backends.cuda.expressions import SCALAR, Lanes
 from tilec.backends.cuda.writer import Writer, over_lanes
 from tilec.ir.axes import constant
 from tilec.ir.build import all_of, conjuncts
@@ -84,7 +85,7 @@ def passed_on(w: Writer, value: Expr, c: str, depth: int) -> None:
             w.fresh += 1
             name, type_ = f"passed_{w.fresh}", w.holds(b)
             w.line(depth, f"const {type_} {name} = from_lanes({w.x.names.buffer(b.name)}, {c}, col0);")
-            w.x.reduced[r] = partial(_named, name)
+            w.x.reduced[r] = partial(named, name)
 
 
 def reads_lanes(w: Writer, value: Expr) -> bool:
@@ -226,11 +227,7 @@ def exchanged(w: Writer, value: Expr, at: Lanes, depth: int) -> None:
         w.fresh += 1
         name = f"reduced_{w.fresh}"
         w.line(depth, f"const float {name} = {w.x.reduced[r](at)};")
-        w.x.reduced[r] = partial(_named, name)
-
-
-def _named(name: str, at: Lanes) -> str:
-    return name
+        w.x.reduced[r] = partial(named, name)
 
 
 class _Source:

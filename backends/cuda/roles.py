@@ -8,10 +8,10 @@ other than scalar arithmetic and control flow has its text in the program as a c
 from __future__ import annotations
 
 from tilec.backends.cuda import copies, cp_async, fragments, mma, mma_sync
-from tilec.backends.cuda.expressions import CPP, SCALAR
+from tilec.backends.cuda.expressions import SCALAR
 from tilec.backends.cuda.shared import arrivals, unit_of, warps_of
 from tilec.backends.cuda.writer import Writer
-from tilec.ir.expr import Fetch, Int, Op, Var, free_vars, substitute
+from tilec.ir.expr import Var, free_vars, substitute
 from tilec.ir.nodes import (
     Arrive,
     Await,
@@ -37,7 +37,6 @@ from tilec.ir.print import show_stmt
 
 PROBE = "place of search"  # with a number, a scalar that no program has
 UNSETTLED = "products are in flight across the end of a block, and not on every path to there"
-SEGMENTS = {"all": "every tile, masked", "left": "masked", "full": "no mask", "right": "masked"}
 
 
 def body(w: Writer, depth: int) -> None:
@@ -73,19 +72,15 @@ def sequence(w: Writer, stmts: tuple[Stmt, ...], depth: int) -> None:
 
 def statement(w: Writer, s: Stmt, depth: int) -> None:
     match s:
-        case Let(name, Fetch(tensor, index)) if w.x.tensors[tensor].dtype == "i64":
-            let(w, name, w.x.element(tensor, index, SCALAR), depth, "i64")
-        case Let(name, Var(other)) if other in w.x.longs:
-            let(w, name, w.x.show(s.value), depth, "i64")
-        case Let(name, value):
-            let(w, name, w.x.show(value), depth, "f32" if w.x.kind(value) == "float" else "i32")
+        case Let():
+            w.let(s, depth)
         case Claim(name, counter):
             if w.role.unit != "warp":
                 raise ValueError("the cuda backend claims tiles in a warp")
             tiles = w.x.show(w.kernel.program.grid.tiles)
             cluster = w.kernel.program.grid.cluster
             more = f", {cluster}" if cluster > 1 else ""
-            let(w, name, f"claim({w.x.names.pointer(counter)}, {tiles}{more})", depth)
+            w.assign(name, f"claim({w.x.names.pointer(counter)}, {tiles}{more})", depth)
         case Compute():
             fragments.compute(w, s, depth, lambda inner, at: sequence(w, inner, at))
         case Load():
@@ -154,30 +149,8 @@ def arrive(w: Writer, s: Arrive, depth: int) -> None:
         w.line(depth, f"arrive({bar}{more});")
 
 
-def let(w: Writer, name: str, text: str, depth: int, dtype: str = "i32") -> None:
-    """Declares a scalar, or assigns to one that an open scope has."""
-    identifier = w.x.names.scalar(name)
-    if any(name in scope for scope in w.declared):
-        w.line(depth, f"{identifier} = {text};")
-        return
-    w.declared[-1].add(name)
-    if dtype == "f32":
-        w.x.floats.add(name)
-    if dtype == "i64":
-        w.x.longs.add(name)
-    w.line(depth, f"{CPP[dtype]} {identifier} = {text};")
-
-
 def branch(w: Writer, s: If, depth: int) -> None:
-    """Scalars that both arms define are known after it."""
-    both = [
-        x.name for x in s.then if isinstance(x, Let) and any(isinstance(y, Let) and y.name == x.name for y in s.orelse)
-    ]
-    for name in both:
-        if not any(name in scope for scope in w.declared):
-            value = next(x.value for x in s.then if isinstance(x, Let) and x.name == name)
-            let(w, name, "0", depth, "f32" if w.x.kind(value) == "float" else "i32")
-    w.line(depth, f"if ({w.x.show(s.cond)}) {{")
+    w.open_branch(s, depth)
     before = in_flight(w)
     block(w, s.then, depth + 1)
     after, w.in_flight = in_flight(w), before
@@ -203,14 +176,7 @@ def settled(w: Writer, stmts: tuple[Stmt, ...], depth: int, known: frozenset[str
 
 
 def loop(w: Writer, s: For, depth: int) -> None:
-    if s.proof is not None:
-        w.comment(depth, f"{s.proof.segment} ({SEGMENTS[s.proof.segment]}): {s.proof.because}")
-    var, lo, hi = w.x.names.scalar(s.var), w.x.text(s.lo, SCALAR), w.x.text(s.hi, SCALAR)
-    w.line(depth, "#pragma unroll 1")
-    if s.down:
-        w.line(depth, f"for (int {var} = {w.x.show(Op('-', (s.hi, Int(1))))}; {var} >= {lo.at(5)}; --{var}) {{")
-    else:
-        w.line(depth, f"for (int {var} = {lo.text}; {var} < {hi.at(5)}; ++{var}) {{")
+    w.open_loop(s, depth, "#pragma unroll 1")
     settled(w, s.body, depth + 1, frozenset({s.var}))
     w.line(depth, "}")
 
@@ -227,7 +193,7 @@ def seek(w: Writer, group: list[Seek], depth: int) -> None:
     ends, open_ = [], []
     for s in group:
         w.comment(depth, show_stmt(s))
-        let(w, s.name, w.x.show(s.lo), depth)
+        w.assign(s.name, w.x.show(s.lo), depth)
         w.fresh += 1
         ends.append(f"end_{w.fresh} = {w.x.show(s.hi)}")
         open_.append(f"{w.x.names.scalar(s.name)} < end_{w.fresh}")

@@ -1,13 +1,10 @@
-"""What the printers of statements share: the lines so far, and what is known of the role they stand in."""
+"""What the printers of statements share beside their lines: what is known of the role they stand in."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tilec.backends.cpp.lines import STEP as STEP
-from tilec.backends.cpp.lines import WIDTH as WIDTH
-from tilec.backends.cpp.lines import broken as broken
-from tilec.backends.cpp.lines import filled_comment as filled_comment
+from tilec.backends.cpp.writer import CppWriter
 from tilec.backends.cuda.expressions import SCALAR, Expressions
 from tilec.backends.cuda.shared import SharedMemory, extent
 from tilec.ir.expr import Int
@@ -42,31 +39,15 @@ class Kernel:
 
 
 @dataclass
-class Writer:
+class Writer(CppWriter):
     """Prints one role.  `row`: the axis along which register tiles hold 64 rows, None without tiles; `in_flight`: destinations of
-    the products of each queue that nothing has awaited yet, oldest first; `declared`: scalars of each open scope."""
+    the products of each queue that nothing has awaited yet, oldest first."""
 
+    x: Expressions
     kernel: Kernel
     role: Role
-    x: Expressions
     row: str | None
-    lines: list[str] = field(default_factory=list)
-    declared: list[set[str]] = field(default_factory=list)
     in_flight: dict[str, list[str]] = field(default_factory=dict)
-    fresh: int = 0
-
-    def line(self, depth: int, text: str) -> None:
-        """A line of code; a long one goes on below, deeper."""
-        self.lines += broken(text, STEP * depth)
-
-    def comment(self, depth: int, text: str) -> None:
-        """Words of a comment, filled."""
-        self.lines += filled_comment(text, STEP * depth)
-
-    def loop(self, depth: int, var: str, lo: int, hi: int) -> None:
-        """Opens a loop over registers."""
-        self.line(depth, "#pragma unroll")
-        self.line(depth, f"for (int {var} = {lo}; {var} < {hi}; ++{var}) {{")
 
     def size(self, b: Buffer, axis: int) -> int:
         return extent(b, axis, dict(self.kernel.program.tile))

@@ -11,9 +11,10 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from tilec.backends.cpp.expressions import CPP
 from tilec.backends.cpp.lines import STEP, WIDTH, broken, filled_comment
 from tilec.backends.cpp.signs import signs
-from tilec.backends.hip.expressions import CPP, Expressions
+from tilec.backends.hip.expressions import Expressions
 from tilec.backends.hip.names import Names
 from tilec.backends.hip.prelude import FUNCTIONS, prelude
 from tilec.backends.hip.roles import block
@@ -171,7 +172,7 @@ class _Emitter:
             like=like,
             sums=frozenset(sums),
         )
-        return Writer(p, role, x, like, self.memory)
+        return Writer(x, p, role, like, self.memory)
 
     def like(self, role: Role, sums: set[str]) -> Fragment:
         """The accumulators' fragment, of which there is one."""

@@ -9,24 +9,17 @@ A lane has one row of the queries.  `Lanes` says which loop the text stands in:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tilec.backends.cpp.operators import ATOM, Operators, Text, number
+from tilec.backends.cpp.expressions import CppExpressions
+from tilec.backends.cpp.operators import Text
 from tilec.backends.hip.names import Names
 from tilec.ir.axes import constant
-from tilec.ir.expr import COMPARISONS, Bool, Expr, Fetch, Float, Int, Iota, Op, Read, Reduce, Var
+from tilec.ir.expr import COMPARISONS, Expr, Iota, Read
 from tilec.ir.fragments import Fragment
 
-CPP = {
-    "bf16": "unsigned short",
-    "f16": "unsigned short",
-    "f32": "float",
-    "i32": "int",
-    "i64": "long long",
-    "bool": "bool",
-}
 FUNCTIONS = {
     "exp2": "exp2_",
     "log2": "log2_",
@@ -55,49 +48,23 @@ SCALAR, ROW = Lanes("scalar"), Lanes("row")
 
 
 @dataclass
-class Expressions(Operators[Lanes]):
-    """Prints expressions of one role.  `row`: the axis of the queries; `reduced`: text for each Reduce, and for each read of a
-    row that lanes hold parts of; `sums`: accumulators, which are vectors of the products' registers."""
+class Expressions(CppExpressions[Lanes]):
+    """Prints expressions of one role.  `row`: the axis of the queries; `sums`: accumulators, which are vectors of the products'
+    registers."""
 
     names: Names
     row: str = ""
     like: Fragment = field(default_factory=lambda: Fragment(32, 8, "C", 4))
-    reduced: dict[Expr, Callable[[], str]] = field(default_factory=dict)
     sums: frozenset[str] = frozenset()
+    backend = "hip"
+
+    @property
+    def outside(self) -> Lanes:
+        return SCALAR
 
     @property
     def functions(self) -> Mapping[str, str]:
         return FUNCTIONS
-
-    def show(self, e: Expr, lanes: Lanes = SCALAR) -> str:
-        return self.text(e, lanes).text
-
-    def text(self, e: Expr, lanes: Lanes) -> Text:
-        """Raises ValueError for what `lanes` cannot give."""
-        match e:
-            case Int(v):
-                return Text(str(v), ATOM if v >= 0 else 7)
-            case Float(v):
-                return number(v)
-            case Bool(v):
-                return Text("true" if v else "false")
-            case Var(name) if name in self.longs:
-                raise ValueError(f"{name} has 64 bits, and is no number of this expression")
-            case Var(name):
-                return Text(self.names.scalar(name))
-            case Iota(axis):
-                return self.iota(axis, lanes)
-            case Fetch(name, index):
-                return self.fetch(name, index, lanes)
-            case Reduce() | Read() | Op() if e in self.reduced:
-                return Text(self.reduced[e]())
-            case Read():
-                return Text(self.read(e, lanes))
-            case Op(name, args):
-                return self.op(name, args, lanes)
-        raise ValueError(f"the hip backend has no text for {e}")
-
-    # ------------------------------------------------------------------------------------------ leaves
 
     def iota(self, axis: str, lanes: Lanes) -> Text:
         if axis == self.row and lanes.kind != "scalar":
@@ -118,10 +85,10 @@ class Expressions(Operators[Lanes]):
         if axes == (self.row,) and lanes.kind != "scalar":
             return self.names.buffer(name)
         if lanes.kind == "tile" and axes in ((lanes.axis, self.row), (lanes.axis,)):
-            return self.element(name, e.stage, lanes.at)
+            return self.register(name, e.stage, lanes.at)
         raise ValueError(f"{e} over {', '.join(axes)} is not held by the lanes that need it")
 
-    def element(self, name: str, stage: Expr | None, at: str) -> str:
+    def register(self, name: str, stage: Expr | None, at: str) -> str:
         """Element `at` of a tile of registers."""
         b = self.registers[name]
         if b.layout is not None and dict(b.layout.params).get("operand") not in (None, "C"):
@@ -132,28 +99,6 @@ class Expressions(Operators[Lanes]):
         base = f"{self.names.buffer(name)}{f'[{number_}]' if b.stages > 1 else ''}"
         held = self.like.held
         return f"{base}[{at} / {held}][{at} % {held}]" if name in self.sums else f"{base}[{at}]"
-
-    def fetch(self, name: str, index: tuple[Expr, ...], lanes: Lanes) -> Text:
-        t, access = self.tensors[name], self.value(name, index, lanes)
-        match t.dtype:
-            case "bf16" | "f16":
-                return Text(f"{t.dtype}_value({access})")
-            case "f32" | "i32" | "bool":
-                return Text(access)
-        raise ValueError(f"the hip backend reads no {t.dtype} tensor in an expression")
-
-    def value(self, tensor: str, index: tuple[Expr, ...], lanes: Lanes) -> str:
-        """A tensor's element as it lies in memory."""
-        return f"{self.names.pointer(tensor)}[{self.offset(tensor, index, lanes)}]"
-
-    def offset(self, tensor: str, index: tuple[Expr, ...], lanes: Lanes) -> str:
-        """Elements from the tensor's first to this one: an integer of 64 bits."""
-        terms = [
-            f"(long long){self.text(i, lanes).at(ATOM)} * {self.names.stride(tensor, n)}"
-            for n, i in enumerate(index)
-            if i is not Int(0)
-        ]
-        return " + ".join(terms) or "0"
 
     def op(self, name: str, args: tuple[Expr, ...], lanes: Lanes) -> Text:
         if name in COMPARISONS and lanes.kind == "tile":

@@ -7,10 +7,9 @@ than scalar arithmetic and control flow has its text in the program as a comment
 from __future__ import annotations
 
 from tilec.backends.hip import copies, tiles
-from tilec.backends.hip.expressions import CPP, SCALAR
 from tilec.backends.hip.mma import mma
 from tilec.backends.hip.writer import Writer
-from tilec.ir.expr import Fetch, Int, Op, Read, Var, walk
+from tilec.ir.expr import Read, walk
 from tilec.ir.nodes import (
     Await,
     Cluster,
@@ -32,7 +31,6 @@ from tilec.ir.nodes import (
 )
 from tilec.ir.print import show_stmt
 
-SEGMENTS = {"all": "every tile, masked", "left": "masked", "full": "no mask", "right": "masked"}
 WAITS = {"vm": "loads_pending", "lgkm": "shared_pending"}
 # LLVM AMDGPU usage, llvm.amdgcn.sched.group.barrier: kinds of instructions.
 KINDS = {"vector": 0x2, "matrix": 0x8, "global_read": 0x20, "lds_read": 0x100, "lds_write": 0x200, "special": 0x400}
@@ -56,12 +54,8 @@ def sequence(w: Writer, stmts: tuple[Stmt, ...], depth: int) -> None:
 
 def statement(w: Writer, s: Stmt, depth: int) -> None:
     match s:
-        case Let(name, Fetch(tensor, index)) if w.x.tensors[tensor].dtype == "i64":
-            let(w, name, w.x.value(tensor, index, SCALAR), depth, "i64")
-        case Let(name, Var(other)) if other in w.x.longs:
-            let(w, name, w.x.show(s.value), depth, "i64")
-        case Let(name, value):
-            let(w, name, w.x.show(value), depth, "f32" if w.x.kind(value) == "float" else "i32")
+        case Let():
+            w.let(s, depth)
         case Seek():
             seek(w, s, depth)
         case Compute():
@@ -140,27 +134,8 @@ def ordered(w: Writer, order: tuple[Interleave, ...], depth: int) -> None:
         w.line(depth, "edge();")
 
 
-def let(w: Writer, name: str, text: str, depth: int, dtype: str = "i32") -> None:
-    """Declares a scalar, or assigns to one that an open scope has."""
-    identifier = w.x.names.scalar(name)
-    if any(name in scope for scope in w.declared):
-        w.line(depth, f"{identifier} = {text};")
-        return
-    w.declared[-1].add(name)
-    if dtype == "f32":
-        w.x.floats.add(name)
-    if dtype == "i64":
-        w.x.longs.add(name)
-    w.line(depth, f"{CPP[dtype]} {identifier} = {text};")
-
-
 def branch(w: Writer, s: If, depth: int) -> None:
-    """Scalars that both arms define are known after it."""
-    others = {x.name for x in s.orelse if isinstance(x, Let)}
-    for x in s.then:
-        if isinstance(x, Let) and x.name in others and not any(x.name in scope for scope in w.declared):
-            let(w, x.name, "0", depth, "f32" if w.x.kind(x.value) == "float" else "i32")
-    w.line(depth, f"if ({w.x.show(s.cond)}) {{")
+    w.open_branch(s, depth)
     block(w, s.then, depth + 1)
     if s.orelse:
         w.line(depth, "} else {")
@@ -169,14 +144,7 @@ def branch(w: Writer, s: If, depth: int) -> None:
 
 
 def loop(w: Writer, s: For, depth: int) -> None:
-    if s.proof is not None:
-        w.comment(depth, f"{s.proof.segment} ({SEGMENTS[s.proof.segment]}): {s.proof.because}")
-    var, lo, hi = w.x.names.scalar(s.var), w.x.text(s.lo, SCALAR), w.x.text(s.hi, SCALAR)
-    w.line(depth, "#pragma clang loop unroll(disable)")
-    if s.down:
-        w.line(depth, f"for (int {var} = {w.x.show(Op('-', (s.hi, Int(1))))}; {var} >= {lo.at(5)}; --{var}) {{")
-    else:
-        w.line(depth, f"for (int {var} = {lo.text}; {var} < {hi.at(5)}; ++{var}) {{")
+    w.open_loop(s, depth, "#pragma clang loop unroll(disable)")
     w.loops += 1
     before = w.matrices
     w.line(depth + 1, "edge();")
@@ -190,7 +158,7 @@ def seek(w: Writer, s: Seek, depth: int) -> None:
     """Bisection."""
     lo, hi = w.x.show(s.lo), w.x.show(s.hi)
     w.comment(depth, show_stmt(s))
-    let(w, s.name, lo, depth)
+    w.assign(s.name, lo, depth)
     name = w.x.names.scalar(s.name)
     w.line(depth, f"for (int below = {name}, above = {hi}; below < above;) {{")
     w.line(depth + 1, f"{name} = below + (above - below) / 2;")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from tilec.backends.cpp.expressions import CPP, named
 from tilec.backends.hip import copies
-from tilec.backends.hip.expressions import CPP, ROW, Lanes
+from tilec.backends.hip.expressions import ROW, Lanes
 from tilec.backends.hip.writer import Writer
 from tilec.ir.build import all_of, conjuncts
 from tilec.ir.expr import Expr, Fetch, Iota, Op, Read, Reduce, children, walk
@@ -45,7 +46,7 @@ def compute(w: Writer, s: Compute, depth: int) -> None:
         w.line(depth, f"if (any_lane(!{w.x.text(s.unless, ROW).at(100)})) {{")
     inner = depth + (s.unless is not None)
     w.loop(inner, "e", 0, w.count(b))
-    to = w.x.element(b.name, s.dst.stage, "e")
+    to = w.x.register(b.name, s.dst.stage, "e")
     w.line(inner + 1, f"{to} = {w.x.show(s.value, Lanes('tile', axes[0], 'e'))};")
     w.line(inner, "}")
     if s.unless is not None:
@@ -79,13 +80,13 @@ def prepare(w: Writer, value: Expr, depth: int, parts: str = "") -> None:
     op = _joined(value)
     if op is not None:
         if value not in w.x.reduced:
-            w.x.reduced[value] = partial(str, _reduce(w, value, op, depth, across=not parts))
+            w.x.reduced[value] = partial(named, _reduce(w, value, op, depth, across=not parts))
         return
     if isinstance(value, Read) and value.buffer != parts and in_parts(w, value.buffer) and value not in w.x.reduced:
         w.fresh += 1
         name = f"whole_{w.fresh}"
         w.line(depth, f"const float {name} = across_sum<{w.like.n}>({w.x.names.buffer(value.buffer)});")
-        w.x.reduced[value] = partial(str, name)
+        w.x.reduced[value] = partial(named, name)
     for x in children(value):
         prepare(w, x, depth, parts)
 

@@ -1,11 +1,11 @@
-"""What the printers of statements share: the lines so far, and what is known of the role they stand in."""
+"""What the printers of statements share beside their lines: what is known of the role they stand in."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from tilec.backends.cpp.lines import STEP, broken, filled_comment
+from tilec.backends.cpp.writer import CppWriter
 from tilec.backends.hip.expressions import SCALAR, Expressions
 from tilec.ir.attention import BYTES
 from tilec.ir.axes import constant, stage_bytes
@@ -39,37 +39,21 @@ def place(program: Program) -> tuple[dict[str, Place], int]:
 
 
 @dataclass
-class Writer:
-    """Prints one role.  `like`: the products' accumulators; `declared`: scalars of each open scope; `bases`: text of the parts of
-    addresses that belong to the lane, by name; `matrices`: matrix instructions so far; `loops`: those that are open, `looped`:
-    matrix instructions of each that was closed; `strided`: dimensions of tensors whose rows are addressed by 32 bits."""
+class Writer(CppWriter):
+    """Prints one role.  `like`: the products' accumulators; `bases`: text of the parts of addresses that belong to the lane, by
+    name; `matrices`: matrix instructions so far; `loops`: those that are open, `looped`: matrix instructions of each that was
+    closed; `strided`: dimensions of tensors whose rows are addressed by 32 bits."""
 
+    x: Expressions
     program: Program
     role: Role
-    x: Expressions
     like: Fragment
     memory: dict[str, Place]
-    lines: list[str] = field(default_factory=list)
-    declared: list[set[str]] = field(default_factory=list)
     bases: dict[str, str] = field(default_factory=dict)
     matrices: int = 0
     loops: int = 0
     looped: list[int] = field(default_factory=list)
     strided: set[tuple[str, int, int]] = field(default_factory=set)
-    fresh: int = 0
-
-    def line(self, depth: int, text: str) -> None:
-        """A line of code; a long one goes on below, deeper."""
-        self.lines += broken(text, STEP * depth)
-
-    def comment(self, depth: int, text: str) -> None:
-        """Words of a comment, filled."""
-        self.lines += filled_comment(text, STEP * depth)
-
-    def loop(self, depth: int, var: str, lo: int, hi: int) -> None:
-        """Opens a loop over registers."""
-        self.line(depth, "#pragma unroll")
-        self.line(depth, f"for (int {var} = {lo}; {var} < {hi}; ++{var}) {{")
 
     @cached_property
     def stored(self) -> dict[str, int]:
