@@ -324,7 +324,7 @@ def tune_spec(
 ) -> None:
     """Searches the schedules of a kernel for the fastest: of a native one on this machine, for a target of dies by models."""
     from tilec.frontend import read_spec
-    from tilec.tune_command import tune
+    from tilec.tune_command import Request, tune
     from tilec.tune_spec import Options
 
     spec = read_spec(path)
@@ -332,7 +332,7 @@ def tune_spec(
     listed = most if compile_only else None
     name = target or _device_target()
     sizes = {**constants, **shape}
-    tune(spec, attn, name, sizes, options, backend=backend, most=listed, out=out, as_json=as_json)
+    tune(Request(spec, attn, name, sizes, options, backend, out, as_json), listed)
 
 
 @main.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -18,41 +19,46 @@ from tilec.tune.caches import dies_of
 from tilec.tune_spec import Options, candidate_table, keep, list_candidates, replace_text, tune_kernel, tuned_table
 
 
-def tune(
-    spec: Spec,
-    attn: Attention,
-    target: str,
-    sizes: Mapping[str, int],
-    options: Options,
-    *,
-    backend: str | None,
-    most: int | None,
-    out: Path | None,
-    as_json: bool,
-) -> None:
+@dataclass(frozen=True)
+class Request:
+    """What is tuned, and where the result goes.  `sizes`: every symbol of the call; `out`: a record, if one is kept."""
+
+    spec: Spec
+    attn: Attention
+    target: str
+    sizes: Mapping[str, int]
+    options: Options
+    backend: str | None
+    out: Path | None
+    as_json: bool
+
+
+def tune(r: Request, most: int | None = None) -> None:
     """Prints what was found.  `most`: how many candidates are to be listed, None to search.  Raises as `tune_kernel`,
     `list_candidates` and `predict_kernel`, and TargetFault E0914 for a record of what is predicted beside what was measured, and
     for kernels of a backend that are not searched."""
-    machine = target_of(target)
+    machine, out = target_of(r.target), r.out
     predicted = most is None and dies_of(machine) is not None
     if out is not None:
         _one_kind(out, predicted=predicted)
     if predicted:
-        _predicted(spec, attn, target, sizes, options, backend, out, as_json)
+        _predicted(r)
         return
-    if backend is not None and choose_backend(machine, backend).name != "cuda":
-        message = f"on {target} shapes of `cuda` are searched, not of `{backend}`"
+    if r.backend is not None and choose_backend(machine, r.backend).name != "cuda":
+        message = f"on {r.target} shapes of `cuda` are searched, not of `{r.backend}`"
         raise TargetFault("E0914", message, hint="`tile`, `warps` and `stages` lines say each")
-    with bar() as say:
-        if most is not None:
-            listed = list_candidates(spec, attn, target, sizes, say, options, most)
+    call = r.spec, r.attn, r.target, r.sizes
+    if most is not None:
+        with bar() as say:
+            listed = list_candidates(*call, say, r.options, most)
+        if r.as_json:
+            show_json([c.to_data() for c in listed])
         else:
-            tuned = tune_kernel(spec, attn, target, sizes, say, lambda t: keep(out, t.row) if out else None, options)
-    if most is not None and as_json:
-        show_json([c.to_data() for c in listed])
-    elif most is not None:
-        show_table(candidate_table(listed))
-    elif as_json:
+            show_table(candidate_table(listed))
+        return
+    with bar() as say:
+        tuned = tune_kernel(*call, say, lambda t: keep(out, t.row) if out else None, r.options)
+    if r.as_json:
         show_json(tuned.to_data())
     else:
         show_table(tuned_table(tuned))
@@ -69,23 +75,22 @@ def _one_kind(out: Path, *, predicted: bool) -> None:
         raise TargetFault("E0914", message, hint="another file")
 
 
-def _predicted(
-    spec: Spec,
-    attn: Attention,
-    target: str,
-    sizes: Mapping[str, int],
-    options: Options,
-    backend: str | None,
-    out: Path | None,
-    as_json: bool,
-) -> None:
+def _predicted(r: Request) -> None:
     from tilec.predict import predict_kernel, table
 
+    options, out = r.options, r.out
     with bar() as say:
         found = predict_kernel(
-            spec, attn, target, sizes, say, options.seconds, backend=backend, workers=options.processes
+            r.spec,
+            r.attn,
+            r.target,
+            r.sizes,
+            say,
+            options.seconds,
+            backend=r.backend,
+            workers=options.processes,
         )
-    if as_json:
+    if r.as_json:
         show_json(found.to_data())
     else:
         for refusal in found.passed_over:

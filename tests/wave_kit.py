@@ -25,6 +25,7 @@ from tilec.targets.gfx942.emulator import Emulator
 from tilec.targets.gfx942.emulator.emulator import Pointer
 
 DTYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32, "i32": np.int32, "i64": np.int64}
+DTYPES["bool"] = np.bool_
 ONE = {"h": "h : 1"}
 
 
@@ -55,6 +56,8 @@ def case(program, text, sizes, style="normal"):
     """(inputs, contiguous arrays of every tensor with poisoned outputs, extents by name)."""
     attn, sizes = kit.attention(text), {"B": 1, **sizes}
     inputs = make_inputs(attn, sizes, 0, style)
+    if attn.rng is not None:
+        inputs[attn.rng] = np.array([kit.SEED, kit.OFFSET])
     env = {**sizes, **dict(program.tile)}
     for t in program.tensors:
         if t.name in inputs:

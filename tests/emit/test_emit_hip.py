@@ -3,13 +3,11 @@
 import re
 
 import host_hip
-import ml_dtypes
 import native_kit as kit
-import numpy as np
 import pytest
-from feature_specs import CAUSAL, kernel
+from feature_specs import CAUSAL
+from wave_kit import case, spec
 
-from tilec.arith.evaluate import evaluate
 from tilec.backends.base import PROGRAM, Artifact, Variant
 from tilec.backends.hip import ALIGNED, BACKEND, compile_program
 from tilec.backends.hip.build import build
@@ -19,21 +17,12 @@ from tilec.backends.hip.offline import machine_code
 from tilec.cdna import WaveOptions
 from tilec.dsl.faults import CallFault, Faults, ScheduleFault, TargetFault
 from tilec.frontend import read_text
-from tilec.ir.expr import Var
 from tilec.ir.parse import parse_program
 from tilec.ir.print import show_program
 from tilec.ir.verify import verify
 from tilec.native import lower_native
-from tilec.oracle.inputs import make_inputs
 from tilec.oracle.numerics import verify as compare
 from tilec.passes.ping_pong import Turns
-
-DTYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32, "i32": np.int32, "bool": np.bool_}
-DTYPES["i64"] = np.int64
-
-
-def spec(*lines, d=128, **parts):
-    return kernel(*lines, d=f"d : {d}", **{"scale": f"scale 1 / sqrt({d})", "schedule": "", **parts})
 
 
 def lowered(text):
@@ -260,27 +249,11 @@ RUN = {
 
 
 def ran(program, text, sizes, folder, rounding="nearest"):
-    """(attention, inputs, outputs) of a run on poisoned arrays."""
-    attn = kit.attention(text)
-    sizes = {"B": 1, **sizes}
-    inputs = make_inputs(attn, sizes, 0, "normal")
-    if attn.rng is not None:
-        inputs[attn.rng] = np.array([kit.SEED, kit.OFFSET])
-    env = {**sizes, **dict(program.tile)}
-    for t in program.tensors:
-        if t.name in inputs:
-            env |= {d.name: n for d, n in zip(t.dims, inputs[t.name].shape, strict=True) if isinstance(d, Var)}
-    dead = attn.index(attn.q).storage.kind != "dense"
-    fill = {attn.output: 0.0 if dead else np.nan, attn.lse: -np.inf if dead else np.nan}
-    outputs = {
-        t.name: np.full(tuple(int(evaluate(d, env)) for d in t.dims), fill[t.name])
-        for t in program.tensors
-        if t.mode == "out"
-    }
-    arrays = host_hip.typed({**inputs, **outputs}, program, DTYPES)
+    """The oracle's word on each output of a run on poisoned arrays."""
+    inputs, arrays, env = case(program, text, sizes)
     host_hip.run(program, emit(program, rounding), folder, arrays, env)
-    found = {n: arrays[n] for n in outputs}
-    return compare(attn, inputs, found, sizes=sizes, seed=kit.SEED, offset=kit.OFFSET)
+    found = {t.name: arrays[t.name] for t in program.tensors if t.mode == "out"}
+    return compare(kit.attention(text), inputs, found, sizes={"B": 1, **sizes}, seed=kit.SEED, offset=kit.OFFSET)
 
 
 @pytest.mark.parametrize("name", RUN)
