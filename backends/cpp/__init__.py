@@ -1,1 +1,1 @@
-"""What the printers of C++ kernels share: operators of expressions, signs of scalars, lines of text."""
+"""What the printers of C++ kernels share: expressions, signs of scalars, scalar statements, lines of text, plain functions."""

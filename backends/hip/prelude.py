@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from tilec.backends.cpp.functions import FLOOR_DIV, FLOOR_MOD, PHILOX
 from tilec.backends.runtime.settings import Rounding
 
 TYPES = """typedef short s16x4 __attribute__((ext_vector_type(4)));
@@ -71,12 +72,8 @@ DEVICE void recomputed(unsigned& x) { asm volatile("" : "+v"(x)); }
 template <class T>
 DEVICE void held(T& x) { asm volatile("" : "+v"(x)); }
 """,
-    "floor_div": """
-DEVICE int floor_div(int x, int y) { return x / y - (x % y != 0 && (x < 0) != (y < 0)); }
-""",
-    "floor_mod": """
-DEVICE int floor_mod(int x, int y) { return x - floor_div(x, y) * y; }
-""",
+    "floor_div": FLOOR_DIV,
+    "floor_mod": FLOOR_MOD,
     "min": """
 DEVICE int min(int x, int y) { return x < y ? x : y; }
 """,
@@ -130,21 +127,7 @@ DEVICE unsigned pack_f16(float low, float high) {
   return x | (unsigned)y << 16;
 }
 """,
-    "philox": """
-// Philox4x32-10 with key (seed low, seed high + offset) and counter (k, q, h, b): upper 24 bits of a word, in [0, 1).
-DEVICE float philox(long long seed, long long offset, unsigned b, unsigned h, unsigned q, unsigned k) {
-  unsigned x = k, y = q, z = h, w = b, low = (unsigned)seed, high = (unsigned)(seed >> 32) + (unsigned)offset;
-#pragma unroll
-  for (int round = 0; round < 10; ++round) {
-    const unsigned long long first = 0xd2511f53ull * x, second = 0xcd9e8d57ull * z;
-    x = (unsigned)(second >> 32) ^ y ^ low;
-    z = (unsigned)(first >> 32) ^ w ^ high;
-    y = (unsigned)second, w = (unsigned)first;
-    low += 0x9e3779b9u, high += 0xbb67ae85u;
-  }
-  return (float)(x >> 8) * 0x1p-24f;
-}
-""",
+    "philox": PHILOX,
     # ------------------------------------------------------------------ lanes that share a row
     "lane_value": """
 // Of the lane whose number differs in these bits.
