@@ -14,7 +14,7 @@ from dataclasses import MISSING, dataclass, fields
 from types import NoneType
 from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-TABLES = {"point": "measured", "waves": "predicted"}  # of NVIDIA's kernels; of kernels of AMD's waves
+TABLES = ("point", "waves")  # of NVIDIA's kernels, as measured; of kernels of AMD's waves, as predicted
 HEAD = {"width": int, "source": str}
 
 P = TypeVar("P")
