@@ -137,10 +137,8 @@ def _call(name: str, args: tuple[Expr, ...]) -> Expr:
 
 
 def _reduce(op: str, of: tuple[Expr, ...], x: Expr) -> Expr:
-    match of:
-        case (Var(axis),) if op in ("max", "sum"):
-            return Reduce("max" if op == "max" else "sum", axis, x)
-        case (Var(axis), Int(chains)) if op in ("max", "sum") and chains > 0:
+    match of if len(of) > 1 else (*of, Int(0)):
+        case (Var(axis), Int(chains)) if op in ("max", "sum") and (chains > 0 or len(of) == 1):
             return Reduce("max" if op == "max" else "sum", axis, x, chains)
     raise ProgramSyntaxError(f"no reduction {op}: it is max[axis](x) or sum[axis](x), or with [axis, chains]")
 

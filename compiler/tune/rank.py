@@ -47,7 +47,7 @@ class Tiles:
 
 PORTABLE = Tiles()
 # What `tune.cdna` begins with, and what the model of cycles says of it.
-NATIVE = (Tiles(256, 128, 64, 6528), Tiles(256, 64, 128, 4528), Tiles(256, 32, 192, 3694), Tiles(128, 32, 256, 3165))
+NATIVE = (Tiles(256, 128, 64, 6528), Tiles(256, 64, 128, 4496), Tiles(256, 32, 192, 3694), Tiles(128, 32, 256, 3165))
 
 
 def seen(mask: str, row: Ints, keys: int, t: Tiles) -> tuple[Ints, Ints]:
