@@ -22,7 +22,9 @@ from tilec.dsl.faults import Fault, Source, SyntaxFault
 from tilec.dsl.grammar import parser
 from tilec.dsl.spans import locate
 
-_TOKEN = re.compile(r"(?P<skip>\s+|#[^\n]*)|(?P<word>[A-Za-z_]\w*)|(?P<number>[0-9][\w.]*)|(?P<other>.)", re.ASCII)
+_TOKEN = re.compile(
+    r"(?P<skip>[ \t\r\n]+|#[^\n]*)|(?P<word>[A-Za-z_]\w*)|(?P<number>[0-9][\w.]*)|(?P<other>.)", re.ASCII
+)
 _OPEN_ENDED = frozenset(
     ["and", "or", "not", "on", "in", "by", "scaled", "paged", "packed", "lengths"]
 )  # something must follow these
@@ -63,7 +65,7 @@ def recover(source: Source) -> tuple[ast.File, list[Fault]]:
         if isinstance(part, _Lexeme):
             hint = words.did_you_mean(part.text, ("kernel", "schedule"))
             span = locate(source.text, part.start, part.end)
-            faults.append(fault("E0108", f"`{part.text}` stands outside of every block", span, hint=hint))
+            faults.append(fault("E0108", f"{_shown(part.text)} stands outside of every block", span, hint=hint))
         else:
             block = _block(part, source.text, faults)
             if block is not None:
@@ -204,12 +206,16 @@ _OURS = {
 _FOREIGN = {sign: ours for ours, signs in _OURS.items() for sign in signs}
 
 
+def _shown(word: str) -> str:
+    """A word, or the number of a character that cannot be seen."""
+    return f"`{word}`" if word.isprintable() and not word.isspace() else f"the character U+{ord(word[0]):04X}"
+
+
 def _stray(text: str, at: int) -> Fault:
     """A character that no token begins with."""
     ch = text[at]
-    shown = f"`{ch}`" if ch.isprintable() and not ch.isspace() else f"the character U+{ord(ch):04X}"
     hint = "statements need no terminator" if ch == ";" else f"write `{_FOREIGN[ch]}`" if ch in _FOREIGN else None
-    return fault("E0101", f"{shown} begins nothing in this language", locate(text, at, at + 1), hint=hint)
+    return fault("E0101", f"{_shown(ch)} begins nothing in this language", locate(text, at, at + 1), hint=hint)
 
 
 def _no_statement(x: _Lexeme, kind: str, text: str) -> Fault:
@@ -218,7 +224,7 @@ def _no_statement(x: _Lexeme, kind: str, text: str) -> Fault:
     other = "schedule" if kind == "kernel" else "kernel"
     if x.text in _LEADS[other]:
         hint = f"`{x.text}` belongs in a {other} block"
-    return fault("E0102", f"`{x.text}` does not start a statement", span, hint=hint)
+    return fault("E0102", f"{_shown(x.text)} does not start a statement", span, hint=hint)
 
 
 def _token(e: UnexpectedToken, kind: str, end: int, text: str) -> Fault:

@@ -1,7 +1,7 @@
 """Broken files: every text gives a spec or faults with a place, mistakes do not hide each other, and none makes two."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from strategies import GRAMMAR_WORDS, specs
 
@@ -63,6 +63,7 @@ def test_any_edit_of_a_spec_gives_a_spec_or_faults(text, edits):
 
 @settings(max_examples=100, deadline=None)
 @given(st.text(max_size=60) | st.lists(pieces, max_size=20).map(" ".join))
+@example("\f")  # white space elsewhere, and none here
 def test_any_text_gives_faults(text):
     assert faults_of(text)
     check_faults(text)
