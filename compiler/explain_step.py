@@ -1,4 +1,4 @@
-"""What `explain` says of one key step on a compute unit: the static bound, part by part (`tune.bound`).  Predicted."""
+"""What `explain` says of one key step on a compute unit: what `tune.bound` expects, part by part.  Predicted."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def lines(f: StepFacts) -> list[str]:
     b, s = f.bound, f.shape
     out = [
         "",
-        f"a step of {s.q} rows and {s.k} keys on a unit, {b.waves} waves to a SIMD: at least {b.clocks:,.0f} clocks, by {b.by}",
+        f"a step of {s.q} rows and {s.k} keys on a unit, {b.waves} waves to a SIMD: {b.clocks:,.0f} clocks, by {b.by}",
+        "  if it has as many instructions as AITER's kernels",
     ]
     slots = f"{b.products:.0f} matrix, {b.vector:.0f} vector, {b.special:.0f} transcendental instructions of a SIMD"
     notes = {
@@ -55,4 +56,4 @@ def lines(f: StepFacts) -> list[str]:
         "memory": "keys and values through the vector cache",
     }
     out += [f"  {n:8} {c:8,.0f}  {notes.get(n, '')}".rstrip() for n, c in b.parts.items()]
-    return [*out, f"  {f.rate / 1e12:.0f} TFLOP/s at most at the sustained clock; predicted, not measured"]
+    return [*out, f"  {f.rate / 1e12:.0f} TFLOP/s of such ones at the sustained clock; predicted, not measured"]

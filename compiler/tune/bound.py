@@ -1,4 +1,5 @@
-"""The least clocks of one key step of a block on a compute unit of AMD's, by what each of its parts must do.
+"""The least clocks of one key step of a block on a compute unit of AMD's, by what each of its parts must do, if its instructions
+are as many as AITER's kernels have: our own may have fewer, and the model of cycles knows how many.
 
     matrix   products at the target's rate
     issue    slots of a SIMD: one for each matrix and each vector instruction of its waves, four for a transcendental; matrix and

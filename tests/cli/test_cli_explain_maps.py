@@ -103,7 +103,7 @@ def test_a_step_is_shown_part_by_part(run):
     assert step["clocks"] == max(step["parts"].values()) and step["parts"][step["by"]] == step["clocks"]
     shown = run(*SHAPE, schedule=lines)
     assert f"a step of 128 rows and 64 keys on a unit, {step['waves']} waves to a SIMD" in shown
-    assert "32 matrix, " in shown and f"{step['flops_per_second'] / 1e12:.0f} TFLOP/s at most" in shown
+    assert "32 matrix, " in shown and f"{step['flops_per_second'] / 1e12:.0f} TFLOP/s of such ones" in shown
     assert "within the power limit 708 of 1,307 TFLOP/s of bf16 at the peak clock: AMD, Measuring" in shown
     assert "predicted" not in run(on="sm80") and json.loads(run("--json", on="sm80"))[0]["step"] is None
 
