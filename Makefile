@@ -6,7 +6,7 @@ PIP := $(PY) -m pip --quiet --disable-pip-version-check
 TEST_ENV := OMP_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types format bench clean
+.PHONY: help demo test lint types format times bench clean
 
 help:  ## what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -50,6 +50,9 @@ types: .venv/ready  ## mypy --strict
 format: .venv/ready  ## ruff: rewrite
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
+
+times: .venv/ready  ## tests that take times, one after the other, on a machine with a GPU
+	$(PY) -m pytest -m alone tests/device
 
 bench: .venv/ready  ## the examples against PyTorch's own attention, on this machine's GPU
 	.venv/bin/tilec bench examples/causal_gqa/spec.tile --against sdpa,cudnn,flex

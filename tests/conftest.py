@@ -19,6 +19,9 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.stash[STDERR] = os.dup(2)  # of the process; later on, file descriptor 2 is what pytest captures
+    config.addinivalue_line(
+        "markers", "alone: takes times, which need the machine to themselves: left out beside other workers"
+    )
     config.addinivalue_line("markers", "watchdog(seconds): the process ends if the call of the test takes longer")
 
 

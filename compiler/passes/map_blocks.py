@@ -10,7 +10,7 @@ every value of the extents, in the order asked for; `grid.order` and `grid.numbe
                     that the tail of the grid is made of short tiles (Graham 1969, LPT).  By sections of heads whose keys
                     and values about fit in part of the L2 together, and no more than have `fill` tiles, or of as many
                     as `window` says.  All are of one size but the last: long tiles of a small last section would be
-                    the tail (32 heads of 4096 rows by sevens end 10 % later than by eights)
+                    the tail (simulated, 32 heads of 4096 rows by sevens end 10 % later than by eights)
     xcd             blocks go to chiplets round robin (AMD); the map gives each chiplet one run of consecutive tiles, or, with
                     `chunk`, that many heads at a time: heads of its own, in either case.  Under longest_first a chunk is a
                     section, and `span` widens chunks where heads have few row tiles, so that tails stay short

@@ -55,7 +55,8 @@ ROWS_OF_A_THREAD = 2
 @dataclass(frozen=True)
 class Pipeline:
     """`lag`: whether values trail scores by a step.  `wait`: groups of exponentials, of 2 rows x keys / 8 columns, before the
-    values of the step before are awaited; None: a quarter of them.  `chains`: of a thread's sum of weights (`ir.expr.Reduce`)."""
+    values of the step before are awaited; None: a quarter of them.  `chains`: of a thread's sum of weights (`ir.expr.Reduce`),
+    in steps with a lag."""
 
     lag: bool = True
     wait: int | None = None

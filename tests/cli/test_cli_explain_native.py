@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from tilec.backends.cuda.emit import emit
 from tilec.backends.cuda.shared import place
 from tilec.cli import main
-from tilec.explain_native import POSITIONS, lines, native_facts, shared_map
+from tilec.explain.native import POSITIONS, lines, native_facts, shared_map
 from tilec.frontend import read_text
 from tilec.native import lower_native
 from tilec.targets import target

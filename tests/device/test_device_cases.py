@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 from case_kit import Runner, spec
-from timing_kit import alone
 
 sys.path.append(str(Path(__file__).parents[1] / "cases"))
 
@@ -162,7 +161,7 @@ def microseconds(call, calls=20, repeats=7):
     return statistics.median(times)
 
 
-@alone
+@pytest.mark.alone
 def test_decode_time_grows_evenly_with_the_batch(attend):
     """https://github.com/Dao-AILab/flash-attention/issues/1095"""
     kernel = attend.load(spec(heads=40, group=5, d=128, dtype="f16", tile=None))

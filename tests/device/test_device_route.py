@@ -8,7 +8,6 @@ from threading import Thread
 
 import pytest
 import torch
-from timing_kit import alone
 
 import tilec
 
@@ -169,7 +168,7 @@ def test_a_module_needs_no_compiler(tmp_path, monkeypatch):
     close(causal(q, wide, v), q, wide, v)
 
 
-@alone
+@pytest.mark.alone
 def test_what_a_call_costs_on_the_host(attend, record_property):
     import time
 

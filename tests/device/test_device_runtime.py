@@ -5,7 +5,6 @@ from threading import Thread
 
 import pytest
 import torch
-from timing_kit import alone
 
 import tilec
 from tilec.dsl.faults import CallFault, TargetFault
@@ -249,7 +248,7 @@ def test_another_device_than_the_current_one(load):
     assert caught.value.code == "E1011"
 
 
-@alone
+@pytest.mark.alone
 def test_what_a_call_costs_on_the_host(load, record_property):
     kernel, tensors = load(CAUSAL), dense(1, 16, 16)
     for _ in range(100):

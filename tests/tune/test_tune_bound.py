@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tilec.explain_step import step_facts
+from tilec.explain.key_step import step_facts
 from tilec.frontend import read_text
 from tilec.native import trails
 from tilec.schedule import Schedule

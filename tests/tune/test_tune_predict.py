@@ -6,7 +6,7 @@ from tilec.dsl.faults import Faults, TargetFault
 from tilec.frontend import read_text
 from tilec.pipeline import lower
 from tilec.predict import CLOSER, predict_kernel, table
-from tilec.predict_tiles import STEP_MODELS, Point
+from tilec.predict.tiles import STEP_MODELS, Point
 from tilec.terminal import show_table
 from tilec.tune.wave_space import map_line
 

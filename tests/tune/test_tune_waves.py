@@ -6,17 +6,17 @@ from dataclasses import replace
 import pytest
 from feature_specs import CAUSAL, kernel
 
-import tilec.predict_waves
+import tilec.predict.waves
 from tilec.dsl.faults import Faults
 from tilec.frontend import read_text
 from tilec.jobs import job
 from tilec.predict import predict_kernel, table
+from tilec.predict.times import STEPS, BlockTime, Timed, call_of, time_point, timer
 from tilec.schedule import EMPTY, Schedule, Strategy
 from tilec.targets.gfx942.cycles import Timing
 from tilec.terminal import show_table
 from tilec.tune.cdna import Point, points, read_rows
 from tilec.tune.wave_space import WavePoint, neighbours
-from tilec.wave_times import STEPS, BlockTime, Timed, call_of, time_point, timer
 
 SIZES = {"B": 2, "M": 2048, "N": 2048}
 
@@ -49,7 +49,7 @@ def pretend(monkeypatch):
     def times(job, workers):
         yield lambda some: (pretended(p) for p in some)
 
-    monkeypatch.setattr(tilec.predict_waves, "timer", times)
+    monkeypatch.setattr(tilec.predict.waves, "timer", times)
 
 
 def predicted(read, **options):
@@ -63,7 +63,7 @@ def test_the_walk_over_shapes_and_maps(pretend, capsys):
     seconds = {o.point: o.seconds for o in found.outcomes}
     assert seconds[found.best] <= seconds[found.start] and found.best in seconds
     refused = [o for o in found.outcomes if o.traffic is None]
-    assert {o.note[:14] for o in refused} >= {"E0918: spills", "sK 2 x 24,576 "} and refused[-1] is found.outcomes[-1]
+    assert {o.note[:13] for o in refused} >= {"E0918: spills", "E0803: sK 2 x"} and refused[-1] is found.outcomes[-1]
     assert {o.point.map for o in found.outcomes} >= {None, ("linear", None), ("xcd", "h")}
     data = found.to_data()
     assert data["backend"] == "hip" and data["predicted"] and data["passed_over"] == []

@@ -9,27 +9,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from tilec.count import key_ranges
 from tilec.dsl.faults import Fault, Faults, TargetFault
 from tilec.frontend import Spec
 from tilec.ir.attention import Attention
 from tilec.ir.nodes import Program
-from tilec.jobs import job
+from tilec.jobs import job, why
 from tilec.native import wave_trail
-from tilec.predict import Outcome
+from tilec.predict import Outcome, on_dies
+from tilec.predict.times import Timed, Times, timer
 from tilec.schedule import Schedule
 from tilec.targets import Target
-from tilec.traffic import shape_of, traffic_of
 from tilec.tune import cdna
 from tilec.tune import wave_space as space
-from tilec.tune.caches import dies_of
 from tilec.tune.hopper import widths_of
 from tilec.tune.wave_space import BY, WavePoint
 from tilec.tuner import Progress
 from tilec.user_record import user_wave_rows
-from tilec.wave_times import Timed, Times, timer
 
-BUDGET = 60_000  # accesses of a candidate that are simulated in detail
 TRIES = 8  # shapes that are compiled for one to start from, as the backend does
 MODEL = "cycle model"
 
@@ -102,16 +98,8 @@ class WaveSpace:
         try:
             program = self.program(p)
         except (Fault, Faults) as wrong:
-            faults = wrong.faults if isinstance(wrong, Faults) else [wrong]
-            return Outcome(p, note="; ".join(f.note or f.message for f in faults))
-        dies, ranges = dies_of(self.target), key_ranges(program, self.sizes)
-        assert dies is not None and ranges is not None
-        shape, resident = shape_of(program, self.attn), block.timing.resident
-        found = traffic_of(
-            program, self.attn, self.target, dies, self.sizes, ranges, shape, block.step, BUDGET, resident
-        )
-        seconds = found.makespan / self.target.sustained_clock
-        return Outcome(p, seconds, block.step, MODEL, program.grid.title, found, block.timing)
+            return Outcome(p, note=why(wrong))
+        return on_dies(p, program, self.attn, self.target, self.sizes, block.step, MODEL, block.timing)
 
     def row(self, best: Outcome, tflops: float) -> cdna.Row:
         """With its numbers as the source, and that they are predicted."""

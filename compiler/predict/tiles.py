@@ -8,22 +8,20 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from tilec.count import key_ranges
 from tilec.dsl.faults import Faults
 from tilec.frontend import Spec
 from tilec.ir.attention import Attention
 from tilec.ir.nodes import Program
+from tilec.jobs import why
 from tilec.pipeline import stages
-from tilec.predict import Outcome
+from tilec.predict import Outcome, on_dies
 from tilec.schedule import Schedule, Strategy
 from tilec.targets import Target
-from tilec.traffic import shape_of, step_clocks, traffic_of
+from tilec.traffic import shape_of, step_clocks
 from tilec.tune import model
-from tilec.tune.caches import dies_of
 from tilec.tune.wave_space import Map, map_line
 from tilec.tuner import Progress
 
-BUDGET = 60_000  # accesses of a candidate that are simulated in detail
 ROWS, KEYS, WAVES, STAGES = (64, 128, 256), (16, 32, 64, 128), (4, 8), (1, 2, 3)
 MAPS = ("linear", "longest_first", "persistent")
 
@@ -101,17 +99,12 @@ class TileSpace:
         try:
             program = self.program(p)
         except Faults as wrong:
-            return Outcome(p, note="; ".join(f.note or f.message for f in wrong.faults))
+            return Outcome(p, note=why(wrong))
         shape = shape_of(program, self.attn)
         if not model.fits(self.attn, self.target, shape):
             return Outcome(p, note="its tiles need more registers or shared memory than a block has")
         by, step = next((n, c) for n, m in self.models if (c := m(self.attn, self.target, shape)) is not None)
-        dies = dies_of(self.target)
-        assert dies is not None
-        ranges = key_ranges(program, self.sizes)
-        assert ranges is not None
-        found = traffic_of(program, self.attn, self.target, dies, self.sizes, ranges, shape, step, BUDGET)
-        return Outcome(p, found.makespan / self.target.sustained_clock, step, by, program.grid.title, found)
+        return on_dies(p, program, self.attn, self.target, self.sizes, step, by)
 
     def neighbours(self, p: Point) -> Iterator[Point]:
         """Points that differ in one field, of what the spec's lines leave open."""

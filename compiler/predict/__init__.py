@@ -1,7 +1,7 @@
 """`tilec tune` for a chip that is not here: schedules searched by what the models predict of them.
 
 Kernels that gfx942's own backend takes are searched over its schedule space, their machine code timed by the cycle model
-(`predict_waves`); others over that of Triton's, by the first of the step models that knows a shape (`predict_tiles`).  The
+(`waves`); others over that of Triton's, by the first of the step models that knows a shape (`tiles`).  The
 simulator of dies (`tune.caches`) makes of a step the time of the grid under a block map.  The walk is that of measured tuning
 (`tune.search`).  Everything it says is predicted, so nothing of it goes into a record of measurements.
 """
@@ -25,6 +25,7 @@ from tilec.shapes import call_sizes
 from tilec.targets import Backend, Target
 from tilec.targets import target as target_of
 from tilec.targets.gfx942.cycles import Timing
+from tilec.traffic import shape_of, traffic_of
 from tilec.tune import cdna
 from tilec.tune.caches import Traffic, dies_of
 from tilec.tune.search import search
@@ -32,6 +33,7 @@ from tilec.tune.wave_space import Map, map_line
 from tilec.tuner import Progress
 
 SHOWN = 40  # characters of a reason in a table
+BUDGET = 60_000  # accesses of a candidate that are simulated in detail
 CLOSER = 1.002  # by how much a neighbour must be faster: samples of the simulator differ by less
 
 
@@ -69,6 +71,24 @@ class Outcome:
     traffic: Traffic | None = None
     timing: Timing | None = None
     note: str = ""
+
+
+def on_dies(
+    point: Candidate,
+    program: Program,
+    attn: Attention,
+    target: Target,
+    sizes: Mapping[str, int],
+    step: float,
+    by: str,
+    timing: Timing | None = None,
+) -> Outcome:
+    """Of a program with tiles and a block map, whose step takes so many clocks by the model `by`: the dies simulated."""
+    dies, ranges = dies_of(target), key_ranges(program, sizes)
+    assert dies is not None and ranges is not None
+    resident = None if timing is None else timing.resident
+    found = traffic_of(program, attn, target, dies, sizes, ranges, shape_of(program, attn), step, BUDGET, resident)
+    return Outcome(point, found.makespan / target.sustained_clock, step, by, program.grid.title, found, timing)
 
 
 class Space(Protocol):
@@ -183,11 +203,11 @@ def predict_kernel(
 
     def attempt(b: Backend) -> Prediction | None:
         if b.name == "hip":
-            from tilec.predict_waves import wave_space
+            from tilec.predict.waves import wave_space
 
             with wave_space(spec, attn.name, bound, machine, fixed, sizes, progress, over, workers) as space:
                 return _searched(bound, machine, shape, sizes, space, over, b.name)
-        from tilec.predict_tiles import STEP_MODELS, TileSpace
+        from tilec.predict.tiles import STEP_MODELS, TileSpace
 
         tiles = TileSpace(spec, bound, machine, sizes, progress, models or STEP_MODELS)
         return _searched(bound, machine, shape, sizes, tiles, over, b.name)

@@ -13,7 +13,7 @@ from tilec.ir.attention import Attention
 
 if TYPE_CHECKING:
     from tilec.backends.base import Artifact
-    from tilec.wave_times import BlockTime
+    from tilec.predict.times import BlockTime
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def machine_facts(
     made: Artifact, attn: Attention, source: Source, sizes: Mapping[str, int] | None, tile: Mapping[str, int]
 ) -> MachineFacts:
     """Of compiled machine code.  `sizes` gives every symbol of the call; `tile`: rows and keys."""
-    from tilec.wave_times import NO_KEYS, block_time
+    from tilec.predict.times import NO_KEYS, block_time
 
     needs = made.metadata["machine"]
     if sizes is None or attn.k not in tile:

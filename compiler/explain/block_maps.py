@@ -23,7 +23,7 @@ from tilec.tune.maps import Heads, candidates
 from tilec.tune.model import resident
 
 if TYPE_CHECKING:
-    from tilec.wave_times import BlockTime
+    from tilec.predict.times import BlockTime
 
 FEW = BUDGET // 6  # accesses of a map that are simulated in detail: a reader waits for ten maps
 

@@ -10,16 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tilec import explain_machine, explain_maps, explain_native, explain_step
 from tilec.arith.formula import Normal, normalise
 from tilec.arith.verdicts import Safety, rows_safe
 from tilec.budget import Budget, shared_memory
 from tilec.count import Counts, bound_statements, count_tiles, key_loops, tile_of
 from tilec.dsl.faults import Source, TargetFault, Warn, render
-from tilec.explain_machine import MachineFacts, machine_facts
-from tilec.explain_maps import MapFacts, map_facts
-from tilec.explain_native import NativeFacts, native_facts
-from tilec.explain_step import StepFacts, step_facts
+from tilec.explain import block_maps, key_step, machine_code, native
+from tilec.explain.block_maps import MapFacts, map_facts
+from tilec.explain.key_step import StepFacts, step_facts
+from tilec.explain.machine_code import MachineFacts, machine_facts
+from tilec.explain.native import NativeFacts, native_facts
 from tilec.frontend import Spec, bind, unbound_constants
 from tilec.ir.attention import Attention
 from tilec.ir.expr import show
@@ -189,10 +189,10 @@ def to_data(e: Explanation) -> dict[str, Any]:
         "sizes": None if e.sizes is None else dict(e.sizes),
         "counts": None if e.counts is None else e.counts.to_data(),
         "roofline": None if e.roof is None else _roof_data(e.roof),
-        "native": None if e.native is None else explain_native.to_data(e.native),
-        "step": None if e.step is None else explain_step.to_data(e.step),
-        "machine": None if e.machine is None else explain_machine.to_data(e.machine),
-        "maps": None if e.maps is None else explain_maps.to_data(e.maps),
+        "native": None if e.native is None else native.to_data(e.native),
+        "step": None if e.step is None else key_step.to_data(e.step),
+        "machine": None if e.machine is None else machine_code.to_data(e.machine),
+        "maps": None if e.maps is None else block_maps.to_data(e.maps),
     }
 
 
@@ -244,13 +244,13 @@ def to_text(e: Explanation) -> str:
         lines += ["", "for " + ", ".join(f"{n} = {v}" for n, v in e.sizes.items())]
         lines += e.counts.lines() if e.counts else ["  the tiles visited depend on the values of tensors"]
     if e.native is not None:
-        lines += explain_native.lines(e.native)
+        lines += native.lines(e.native)
     if e.step is not None:
-        lines += explain_step.lines(e.step)
+        lines += key_step.lines(e.step)
     if e.machine is not None:
-        lines += explain_machine.lines(e.machine)
+        lines += machine_code.lines(e.machine)
     if e.maps is not None:
-        lines += explain_maps.lines(e.maps)
+        lines += block_maps.lines(e.maps)
     if e.roof is not None:
         lines += _roof_lines(e.roof, e.target)
     return "\n".join(lines)
