@@ -42,12 +42,23 @@ class Point:
         return 512 // max(1, self.waves // 4)
 
 
+def wrong(p: Point) -> str:
+    """What no kernel of waves can have; empty if there is nothing."""
+    if p.turns and p.waves != TURNS:
+        return f"waves is {p.waves}, and those that take turns are {TURNS}"
+    if p.rows % p.waves or p.rows // p.waves not in LEGAL["wave"]:
+        each = " or ".join(map(str, sorted(LEGAL["wave"])))
+        return f"rows is {p.rows}, and should be {each} for each of {p.waves} waves"
+    step = 4 * BLOCK
+    return f"keys is {p.keys}, and should be a multiple of {step}" if p.keys % step else ""
+
+
 Row = tables.Row[Point]
 
 
 def read_rows(text: str, path: str) -> tuple[Row, ...]:
     """The tables `waves` of a record, in the order of the text.  Raises ValueError as `tables.read`."""
-    found = tables.read(text, path, TABLE, Point, {"value": int}, ("keys_ahead", "values_ahead"))
+    found = tables.read(text, path, TABLE, Point, {"value": int}, ("keys_ahead", "values_ahead"), wrong)
     return tuple(Row(point=point, **head) for point, head in found)
 
 

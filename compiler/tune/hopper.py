@@ -24,6 +24,8 @@ TABLE = "point"  # of a record
 HEAD = "# Shapes of native Hopper kernels, as measured; name this file in TILEC_RECORD to use it.\n"
 ROWS = 64  # of a warpgroup's matrix instruction
 DEPTH = 16  # keys of one step of the product with values
+MOST_KEYS = 256  # of one product: PTX ISA, wgmma.mma_async, n
+MOST_WARPGROUPS = 3  # whose registers hold tiles: passes.specialize has splits for these
 QUERIES: tuple[Literal["registers", "shared"], ...] = ("registers", "shared")
 AHEAD: tuple[Literal["nothing", "number", "scores"], ...] = ("nothing", "number", "scores")
 
@@ -46,6 +48,17 @@ class Point:
     ahead: Literal["nothing", "number", "scores"] = "nothing"
     cluster: int = 1
     chains: Literal[0, 2] = 0
+
+
+def wrong(p: Point) -> str:
+    """What no kernel of Hopper's can have; empty if there is nothing."""
+    if p.warpgroups > MOST_WARPGROUPS:
+        return f"warpgroups is {p.warpgroups}, and should be at most {MOST_WARPGROUPS}"
+    if p.keys % DEPTH or p.keys > MOST_KEYS:
+        return f"keys is {p.keys}, and should be a multiple of {DEPTH} up to {MOST_KEYS}"
+    if p.wait > 1:
+        return f"wait is {p.wait:g}, and should be a part of the exponentials, at most 1"
+    return "" if p.cluster in (1, 2) else f"cluster is {p.cluster}, and should be 1 or 2"
 
 
 CLASSES = ("mask", "score", "length")
@@ -75,7 +88,8 @@ class Row(tables.Row[Point]):
 def read_rows(text: str, path: str) -> tuple[Row, ...]:
     """The tables `point` of a record, in the order of the text.  Raises ValueError as `tables.read`."""
     out = []
-    for point, head in tables.read(text, path, TABLE, Point, {"value": int, **dict.fromkeys(CLASSES, str)}):
+    heads = {"value": int, **dict.fromkeys(CLASSES, str)}
+    for point, head in tables.read(text, path, TABLE, Point, heads, wrong=wrong):
         mask, score, length = (frozenset(head.pop(n, "").split()) for n in CLASSES)
         out.append(Row(point=point, classes=(mask, score, length), **head))
     return tuple(out)

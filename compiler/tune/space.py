@@ -12,9 +12,7 @@ from typing import Any
 
 from tilec.ir.attention import Attention
 from tilec.schedule import Schedule
-from tilec.tune.hopper import AHEAD, DEPTH, QUERIES, ROWS, Point
-
-MOST_KEYS = 256  # of one product: PTX ISA, wgmma.mma_async, n
+from tilec.tune.hopper import AHEAD, DEPTH, MOST_KEYS, QUERIES, ROWS, Point
 
 
 @dataclass(frozen=True)

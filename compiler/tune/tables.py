@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
 from types import NoneType
 from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -47,18 +47,24 @@ def put(rows: Iterable[R], row: R) -> tuple[R, ...]:
 
 
 def read(
-    text: str, path: str, table: str, point: type[P], more: Mapping[str, Any], zero: Collection[str] = ()
+    text: str,
+    path: str,
+    table: str,
+    point: type[P],
+    more: Mapping[str, Any],
+    zero: Collection[str] = (),
+    wrong: Callable[[P], str] = lambda _: "",
 ) -> Iterator[tuple[P, dict[str, Any]]]:
     """The tables of that name, in the order of the text: each as a point, and what else it says: HEAD and those of `more`, which
     it may leave out, with their types.  Other names are fields of the dataclass `point`.  Whole numbers are above 0, those of
-    `zero` may be 0; others are not negative.
+    `zero` may be 0; others are not negative.  `wrong`: what a point has that no kernel could, empty if nothing.
 
     ValueError, which names `path`, the table and the name, for what is no TOML, for tables of another kind, for a name that is
     not known, a value that is not of its type, and a name that is missing."""
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as wrong:
-        raise ValueError(f"{path}: {wrong}") from None
+    except tomllib.TOMLDecodeError as broken:
+        raise ValueError(f"{path}: {broken}") from None
     for name in data:
         if name not in TABLES:
             raise ValueError(f"{path}: `{name}` is no table of a record: those are {', '.join(TABLES)}")
@@ -70,10 +76,12 @@ def read(
     for n, row in enumerate(found, 1):
         try:
             _check(row, {**HEAD, **more, **kinds}, needed, zero)
-        except ValueError as wrong:
-            raise ValueError(f"{path}: [[{table}]] {n}: {wrong}") from None
-        values = {name: row.get(name) for name, kind in kinds.items() if name in row or _fits(None, kind)}
-        yield point(**values), {name: row[name] for name in (*HEAD, *more) if name in row}
+        except ValueError as lacking:
+            raise ValueError(f"{path}: [[{table}]] {n}: {lacking}") from None
+        made = point(**{name: row.get(name) for name, kind in kinds.items() if name in row or _fits(None, kind)})
+        if problem := wrong(made):
+            raise ValueError(f"{path}: [[{table}]] {n}: {problem}")
+        yield made, {name: row[name] for name in (*HEAD, *more) if name in row}
 
 
 def _check(row: Mapping[str, object], kinds: Mapping[str, Any], needed: Iterable[str], zero: Collection[str]) -> None:

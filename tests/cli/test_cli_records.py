@@ -7,11 +7,16 @@ from feature_specs import kernel
 from tilec.cli import main
 
 GOOD = 'width = 64\nwaves = 8\nrows = 128\nkeys = 64\nkeys_ahead = 0\nvalues_ahead = 16\nsource = "a model"\n'
+POINT = 'width = 64\nwarpgroups = 2\nkeys = 112\nqueries = "shared"\nturns = true\nwait = 0.25\nstages = 3\nsource = "a clock"\n'
 RECORDS = {
     "missing": (None, "No such file"),
     "broken": ("[[waves", "Expected"),
     "of another kind": ("[[entry]]\nq = 128\n", "`entry` is no table of a record"),
     "an unknown key": (f"[[waves]]\n{GOOD}chips = 2\n", "[[waves]] 1: chips is no field"),
+    "rows that waves do not share": (f"[[waves]]\n{GOOD.replace('128', '100')}", "[[waves]] 1: rows is 100"),
+    "a wait beyond the end": (f"[[point]]\n{POINT.replace('0.25', '7.0')}", "[[point]] 1: wait is 7"),
+    "keys of no product": (f"[[point]]\n{POINT.replace('112', '120')}", "[[point]] 1: keys is 120"),
+    "too many warpgroups": (f"[[point]]\n{POINT.replace('= 2', '= 5')}", "[[point]] 1: warpgroups is 5"),
     "another type": (f"[[waves]]\n{GOOD.replace('64', '64.5', 1)}", "[[waves]] 1: width is 64.5"),
 }
 COMMANDS = (
