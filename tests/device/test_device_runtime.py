@@ -153,10 +153,8 @@ def test_a_thread_may_load_a_kernel_while_another_captures(load, tmp_path):
     torch.cuda.synchronize()
 
     side = torch.cuda.Stream()
-    out = (
-        torch.empty_like(tensors[0]),
-        torch.empty(2, 8, 100, device="cuda"),
-    )  # torch allocates nothing beside a capture
+    # Given, since torch does not allocate beside a capture.
+    out = torch.empty_like(tensors[0]), torch.empty(2, 8, 100, device="cuda")
 
     def first_call():
         with torch.cuda.stream(side):

@@ -23,11 +23,12 @@ ORDERS = ("linear", "longest_first")
 SMALL = {"l2": 400_000, "bytes_per_key": 64, "keys": Var("N")}  # a section: 78 heads of 40 keys, none whole of 5000
 
 
+@pytest.mark.parametrize("fill", [None, 12])
 @pytest.mark.parametrize("units", [None, 1, 7, 1000])
 @pytest.mark.parametrize("xcds", [1, 8])
 @pytest.mark.parametrize("order", ORDERS)
-def test_each_tile_once(order, xcds, units):
-    chosen = BlockMap(order, xcds, units, sharing=2, **SMALL)
+def test_each_tile_once(order, xcds, units, fill):
+    chosen = BlockMap(order, xcds, units, sharing=2, fill=fill, **SMALL)
     for base in (PROGRAM, DILATED) if order == "longest_first" else (PROGRAM, DILATED, PACKED):
         p = map_blocks(base, chosen)
         for sizes in SIZES:
@@ -37,8 +38,8 @@ def test_each_tile_once(order, xcds, units):
 
 
 def test_no_tile_at_all():
-    for order, xcds, units in itertools.product(ORDERS, (1, 8), (None, 7)):
-        p = map_blocks(PROGRAM, BlockMap(order, xcds, units, **SMALL))
+    for order, xcds, units, fill in itertools.product(ORDERS, (1, 8), (None, 7), (None, 12)):
+        p = map_blocks(PROGRAM, BlockMap(order, xcds, units, fill=fill, **SMALL))
         assert all(tiles_of(p, {"B": b, "H": 2, "M": m, "N": 0}) == [] for b, m in ((0, 40), (1, 0)))
 
 
